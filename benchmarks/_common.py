@@ -1,0 +1,122 @@
+"""What the benchmarks share: timing by interleaved minima, facts about the machine, tables and JSON."""
+
+from __future__ import annotations
+
+import gc
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def use_the_zoo() -> None:
+    """Make `from zoo import models` work."""
+    sys.path.insert(0, str(ROOT / "tests"))
+
+
+def cpu_ms(function: Callable[[], Any]) -> float:
+    """The processor time of one call, of all threads of this process, in milliseconds."""
+    start = time.process_time_ns()
+    function()
+    return (time.process_time_ns() - start) / 1e6
+
+
+def interleaved_minima(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """The least processor time of each function, in ms; they take turns, so that a slow spell hits all of them."""
+    best = dict.fromkeys(functions, float("inf"))
+    gc.collect()
+    for _ in range(repeats):
+        for name, function in functions.items():
+            best[name] = min(best[name], cpu_ms(function))
+    return best
+
+
+@dataclass
+class Goal:
+    """A figure to reach. `value` is the worst case that was measured."""
+
+    name: str
+    value: float | None
+    goal: str
+    met: bool | None
+
+
+def goal(name: str, values: Sequence[tuple[float, str]], limit: str, bound: float) -> Goal:
+    """A goal of the form `<= 3` or `>= 30` over (value, case) pairs; the name says which case is the worst."""
+    if not values:
+        return Goal(name, None, f"{limit} {bound:g}", None)
+    worst, case = max(values) if limit.startswith("<") else min(values)
+    met = {"<=": worst <= bound, "<": worst < bound, ">=": worst >= bound, ">": worst > bound}[limit]
+    return Goal(f"{name} (worst: {case})", round(worst, 3), f"{limit} {bound:g}", met)
+
+
+def machine() -> dict[str, Any]:
+    """What a reader must know about the hardware."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = lines[0] if lines else model
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": round(memory / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of everything that decides a figure."""
+    found = {"python": platform.python_version()}
+    for package in ("magneto", "torch", "transformers"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            module = sys.modules.get(package)
+            found[package] = getattr(module, "__version__", "absent")
+    return found
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A plain-text table: the first column to the left, figures to the right."""
+    texts = [list(columns)] + [[_text(cell) for cell in row] for row in rows]
+    widths = [max(len(row[index]) for row in texts) for index in range(len(columns))]
+    lines = []
+    for row in texts:
+        cells = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, float):
+        return f"{cell:.0f}" if abs(cell) >= 1000 else f"{cell:.1f}" if abs(cell) >= 100 else f"{cell:.2f}"
+    return str(cell)
+
+
+def write_json(
+    path: str, suite: str, arguments: Sequence[str], rows: Sequence[dict[str, Any]], goals: Sequence[Goal]
+) -> None:
+    """The results as data, in the shape that all suites share."""
+    content = {
+        "suite": suite,
+        "command": " ".join(["./run bench", suite, *arguments]),
+        "machine": machine(),
+        "versions": versions(),
+        "rows": rows,
+        "goals": [asdict(item) for item in goals],
+    }
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,179 @@
+"""How soon is a model compiled, and what does a call cost then? First call, second call, guards, against the peers.
+
+Method: one process, one thread per operation, processor time. For each model of the zoo: an eager call warms the
+libraries up; then the first call of a freshly compiled model is measured, several times with a new compilation each;
+then eager, Magneto's later calls and torch.compile's (backend="eager", so that both run the same kernels and only the
+work around them differs) take turns. Every figure is the minimum of its repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import magneto
+import torch
+from _common import cpu_ms, goal, interleaved_minima, machine, table, use_the_zoo, versions, write_json
+
+use_the_zoo()
+from zoo import harness, models  # noqa: E402
+
+COLUMNS = {
+    "case": "model",
+    "eager": "eager ms",
+    "first": "first ms",
+    "until_compiled": "until compiled",
+    "magneto": "second ms",
+    "guards_us": "guards us",
+    "incumbent_first": "tc first ms",
+    "incumbent": "tc ms",
+    "first_per_eager": "first/eager",
+    "first_gain": "tc first/first",
+    "gain_over_eager": "eager/second",
+    "gain_over_incumbent": "tc/second",
+}
+
+
+def first_call(module: torch.nn.Module, compiler: Any, args: Any, kwargs: Any) -> tuple[float, float, Any]:
+    """Compile and call once: ms of the call, ms of compiling and calling, and what was compiled."""
+    gc.collect()
+    # The collector empties the processor's caches; an eager call fills them again, as in a program at work.
+    module(*args, **kwargs)
+    made: list[Any] = []
+    compiling = cpu_ms(lambda: made.append(compiler(module)))
+    calling = cpu_ms(lambda: made[0](*args, **kwargs))
+    return calling, compiling + calling, made[0]
+
+
+def measure_magneto(module: torch.nn.Module, args: Any, kwargs: Any, repeats: int) -> tuple[dict[str, Any], Any]:
+    """The first call and the time until a compiled version stands ready."""
+    row: dict[str, Any] = {"first": float("inf"), "until_compiled": None}
+    compiled = None
+    for turn in range(repeats):
+        magneto.reset()
+        calling, total, compiled = first_call(module, magneto.compile, args, kwargs)
+        row["first"] = min(row["first"], calling)
+        if turn == 0:
+            row["first_cold"] = calling
+        if harness.state(compiled) == "compiled":
+            row["until_compiled"] = min(row["until_compiled"] or float("inf"), total)
+    row["state"] = harness.state(compiled)
+    if row["state"] == "compiled":
+        variant = harness.native(compiled).variants()[0]
+        row["ops"], row["guards"] = variant["ops"], variant["guard_count"]
+        checks = [harness.native(compiled).guard_ns(2000, *args, **kwargs) for _ in range(5)]
+        row["guards_us"] = min(checks) / 1000
+    else:
+        row["reason"] = harness.why_eager(compiled)
+    return row, compiled
+
+
+def measure(name: str, repeats: int, incumbent: bool) -> dict[str, Any]:
+    """All figures of one model."""
+    module, make_inputs = models.get(name)
+    args, kwargs = make_inputs(0, 0)
+    for _ in range(3):
+        module(*args, **kwargs)
+    row, compiled = measure_magneto(module, args, kwargs, max(3, repeats // 4))
+    contenders: dict[str, Callable[[], Any]] = {
+        "eager": functools.partial(module, *args, **kwargs),
+        "magneto": functools.partial(compiled, *args, **kwargs),
+    }
+    if incumbent:
+        row["incumbent_first"] = float("inf")
+        for _ in range(2):
+            torch._dynamo.reset()
+            peer = functools.partial(torch.compile, backend="eager")
+            calling, _, theirs = first_call(module, peer, args, kwargs)
+            row["incumbent_first"] = min(row["incumbent_first"], calling)
+        contenders["incumbent"] = functools.partial(theirs, *args, **kwargs)
+    for function in contenders.values():
+        function()
+    row.update(interleaved_minima(contenders, repeats))
+    return {"case": name, "unit": "ms", **row, **ratios(row)}
+
+
+def ratios(row: dict[str, Any]) -> dict[str, float]:
+    """The figures that the goals are about."""
+    found = {"first_per_eager": row["first"] / row["eager"], "gain_over_eager": row["eager"] / row["magneto"]}
+    if "incumbent" in row:
+        found["first_gain"] = row["incumbent_first"] / row["first"]
+        found["gain_over_incumbent"] = row["incumbent"] / row["magneto"]
+    return found
+
+
+def goals(rows: list[dict[str, Any]]) -> list[Any]:
+    """What the figures should reach on every model that is compiled."""
+    compiled = [row for row in rows if row["state"] == "compiled"]
+
+    def worst(name: str, over: Callable[[dict[str, Any]], float], limit: str, bound: float, need: str = "eager") -> Any:
+        return goal(name, [(over(row), row["case"]) for row in compiled if need in row], limit, bound)
+
+    return [
+        worst("first call, in eager calls", lambda row: row["first"] / row["eager"], "<=", 3),
+        worst("torch.compile's first call over ours", lambda row: row["first_gain"], ">=", 30, "first_gain"),
+        worst("second call over an eager call", lambda row: row["magneto"] / row["eager"], "<", 1),
+        worst("second call over torch.compile's", lambda row: row["magneto"] / row["incumbent"], "<", 1, "incumbent"),
+        worst("guards in us", lambda row: row["guards_us"], "<", 4, "guards_us"),
+    ]
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./run bench first", description=__doc__.split("\n")[0])
+    parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
+    parser.add_argument("--models", default="all", help="names with commas between them; default: the whole zoo")
+    parser.add_argument("--repeats", type=int, default=20, help="turns for each figure; default 20")
+    parser.add_argument("--no-incumbent", action="store_true", help="leave torch.compile out (much faster)")
+    options = parser.parse_args(arguments)
+    options.models = models.names() if options.models == "all" else options.models.split(",")
+    unknown = set(options.models) - set(models.names())
+    if unknown:
+        parser.error(f"no such models: {', '.join(sorted(unknown))}; there are: {', '.join(models.names())}")
+    if options.repeats < 1:
+        parser.error("--repeats must be at least 1")
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    warnings.simplefilter("ignore")
+    if not options.no_incumbent:
+        # Loading the peer's own machinery is no part of its first call either.
+        torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(1, 2))
+    facts = {**machine(), **versions()}
+    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    rows: list[dict[str, Any]] = []
+    for index, name in enumerate(options.models, 1):
+        print(f"\r[{index}/{len(options.models)}] {name:<30}", end="", file=sys.stderr, flush=True)
+        rows.append(measure(name, options.repeats, not options.no_incumbent))
+    print(f"\r{'':<45}\r", end="", file=sys.stderr, flush=True)
+    compiled = [row for row in rows if row["state"] == "compiled"]
+    columns = {key: title for key, title in COLUMNS.items() if any(key in row for row in rows)}
+    print(table(list(columns.values()), [[row.get(key) for key in columns] for row in compiled]))
+    print(
+        f"\n{len(compiled)} of {len(rows)} models compiled; processor time, minima, tc = torch.compile, eager backend"
+    )
+    for row in rows:
+        if row["state"] != "compiled":
+            print(f"  stays eager: {row['case']}: {row['reason']}")
+    reached = goals(rows)
+    print()
+    for item in reached:
+        verdict = {True: "met", False: "MISSED", None: "not measured"}[item.met]
+        print(f"{verdict:>12}  {item.name}: {item.value} (goal {item.goal})")
+    if options.json:
+        given = [word for word in arguments if not word.startswith("--json") and word != options.json]
+        write_json(options.json, "first", given, rows, reached)
+        print(f"\nwritten to {options.json}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

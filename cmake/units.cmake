@@ -1,0 +1,27 @@
+# The C++ unit tests: one extension module `_units`, run by tests/cpp/run_units.py inside a real interpreter, and one
+# CTest case per TEST(...), listed when ctest starts so that no list has to be kept.
+file(GLOB unit_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/cpp/*.cpp)
+add_library(_units MODULE ${unit_sources})
+target_link_libraries(_units PRIVATE magneto_core)
+target_include_directories(_units PRIVATE tests/cpp)
+set_target_properties(_units PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+
+set(unit_python ${Python_EXECUTABLE})
+if(MAGNETO_ASAN)
+  # The sanitizers must be loaded before Python, and the C++ library with them or they miss its exceptions.
+  set(preload)
+  foreach(library asan ubsan stdc++)
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=lib${library}.so
+      OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE)
+    file(REAL_PATH ${found} found)
+    list(APPEND preload ${found})
+  endforeach()
+  list(JOIN preload ":" preload)
+  set(unit_python ${CMAKE_BINARY_DIR}/python)
+  configure_file(cmake/sanitized_python.in python @ONLY
+    FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+endif()
+
+set(unit_runner ${CMAKE_SOURCE_DIR}/tests/cpp/run_units.py)
+configure_file(cmake/unit_cases.cmake.in unit_cases.cmake @ONLY)
+set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_BINARY_DIR}/unit_cases.cmake)

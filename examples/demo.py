@@ -1,0 +1,348 @@
+"""The demo: compile a GPT-2-sized model, check it bit by bit, time it against eager and torch.compile.
+
+Run it with ./run demo. It prints a table and writes a report to build/demo.html.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import magneto
+import torch
+from report import Contender, Report, milliseconds
+from torch import nn
+
+ROOT = Path(__file__).resolve().parent.parent
+GRAPH_LINES = 40
+RACE_SECONDS = 20
+
+
+class Progress:
+    """A bar on a terminal, plain lines elsewhere. No thread draws it, so that nothing disturbs what is timed."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.done, self.name = steps, 0, ""
+        self.live = sys.stdout.isatty()
+        self.started = time.perf_counter()
+
+    def start(self, name: str) -> None:
+        self.name, self.started = name, time.perf_counter()
+        self._draw("...")
+
+    def note(self, text: str) -> None:
+        """Something to show while the step goes on."""
+        if self.live:
+            self._draw(text)
+
+    def finish(self, text: str = "") -> None:
+        self.done += 1
+        took = f"{time.perf_counter() - self.started:5.1f} s"
+        if self.live:
+            self._draw(text)
+            print()
+        else:
+            print(f"[{self.done}/{self.steps}] {self.name:<34} {took}  {text}".rstrip(), flush=True)
+
+    def _draw(self, text: str) -> None:
+        if self.live:
+            width = 24
+            full = width * self.done // self.steps
+            bar = "█" * full + "░" * (width - full)
+            took = f"{time.perf_counter() - self.started:5.1f} s"
+            line = f"{bar} {self.done}/{self.steps} {self.name:<34} {took}  {text}"
+            print("\r\x1b[2K" + line[: shutil.get_terminal_size().columns - 1], end="", flush=True)
+
+
+class Block(nn.Module):
+    """One layer of the stand-in for GPT-2."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.qkv, self.out = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, hidden = x.shape
+        heads = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
+        mixed = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, hidden))
+        return x + self.down(nn.functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class PlainGPT(nn.Module):
+    """GPT-2's shape in plain torch, for machines without `transformers`."""
+
+    def __init__(self, layers: int, hidden: int, heads: int, vocabulary: int, positions: int) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, hidden), nn.Embedding(positions, hidden)
+        self.blocks = nn.ModuleList(Block(hidden, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(hidden)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x) @ self.tokens.weight.t()
+
+
+def size_for_this_machine() -> tuple[int, int, int]:
+    """Layers, hidden size, heads: GPT-2 small where two copies of its weights fit easily, else a smaller sister."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 << 30
+    return (12, 768, 12) if memory >= 4 << 30 else (6, 512, 8)
+
+
+def idle_cores() -> int:
+    """Threads that wait for a busy core cost more than they bring, so use the cores that nobody else uses."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return max(1, cores - round(load))
+
+
+def build(layers: int, hidden: int, heads: int) -> tuple[nn.Module, str, dict[str, Any]]:
+    """The model, what to call it, and the keyword arguments of each call."""
+    torch.manual_seed(0)
+    vocabulary, positions = 50257, 1024
+    if importlib.util.find_spec("transformers"):
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config = GPT2Config(n_layer=layers, n_embd=hidden, n_head=heads, vocab_size=vocabulary, n_positions=positions)
+        return GPT2LMHeadModel(config).eval(), "GPT-2 of transformers, random weights", {"use_cache": False}
+    return PlainGPT(layers, hidden, heads, vocabulary, positions).eval(), "GPT-2's shape in plain torch", {}
+
+
+def logits(result: Any) -> torch.Tensor:
+    return result if isinstance(result, torch.Tensor) else result.logits
+
+
+def clock_ms(function: Callable[[], Any]) -> tuple[float, Any]:
+    """Wall time of one call in ms, and its result."""
+    start = time.perf_counter()
+    result = function()
+    return (time.perf_counter() - start) * 1e3, result
+
+
+class Demo:
+    """The phases of the demo in order, and what they found."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.progress = Progress(7 if options.inductor else 6)
+        self.first: dict[str, float] = {}
+        self.calls: dict[str, Callable[[torch.Tensor], Any]] = {}
+        self.best: dict[str, float] = {}
+        self.equal = False
+        self.turns = 0
+
+    def prompt(self, seed: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(0, 50257, (1, self.options.tokens), generator=generator)
+
+    def run(self) -> None:
+        self.build()
+        self.eager()
+        self.magneto()
+        self.check()
+        self.peer("torch.compile", "eager")
+        if self.options.inductor:
+            self.peer("torch.compile, inductor", "inductor")
+        self.race()
+
+    def build(self) -> None:
+        self.progress.start("build the model")
+        self.model, self.title, self.extra = build(*self.options.size)
+        self.parameters = sum(p.numel() for p in self.model.parameters())
+        self.progress.finish(f"{self.parameters / 1e6:.0f} M parameters")
+
+    def eager(self) -> None:
+        self.progress.start("eager, to warm up")
+        self.calls["eager"] = lambda ids: self.model(ids, **self.extra)
+        self.first["eager"], _ = clock_ms(lambda: self.calls["eager"](self.prompt(0)))
+        warm = min(clock_ms(lambda: self.calls["eager"](self.prompt(0)))[0] for _ in range(3))
+        self.progress.finish(f"{milliseconds(warm)} per call")
+
+    def magneto(self) -> None:
+        self.progress.start("magneto.compile, first call")
+        self.compiled = magneto.compile(self.model)
+        self.calls["magneto"] = lambda ids: self.compiled(ids, **self.extra)
+        self.first["magneto"], self.first_result = clock_ms(lambda: self.calls["magneto"](self.prompt(1)))
+        self.progress.finish(milliseconds(self.first["magneto"]))
+
+    def check(self) -> None:
+        self.progress.start("check against eager, bit by bit")
+        pairs = [(self.first_result, self.calls["eager"](self.prompt(1)))]
+        for seed in range(2, 6):
+            self.progress.note(f"prompt {seed}")
+            pairs.append((self.calls["magneto"](self.prompt(seed)), self.calls["eager"](self.prompt(seed))))
+        self.equal = all(torch.equal(logits(ours), logits(eager)) for ours, eager in pairs)
+        self.explanation = magneto.explain(self.compiled)(self.prompt(1), **self.extra)
+        self.progress.finish(f"{len(pairs)} prompts: {'equal' if self.equal else 'DIFFERENT'}")
+
+    def peer(self, name: str, backend: str) -> None:
+        self.progress.start(f"{name}, first call")
+        theirs = torch.compile(self.model, backend=backend)
+        self.calls[name] = lambda ids: theirs(ids, **self.extra)
+        self.first[name], _ = clock_ms(lambda: self.calls[name](self.prompt(1)))
+        self.calls[name](self.prompt(2))
+        self.progress.finish(milliseconds(self.first[name]))
+
+    def race(self) -> None:
+        self.progress.start("all take turns")
+        self.best = dict.fromkeys(self.calls, float("inf"))
+        end = time.perf_counter() + RACE_SECONDS
+        while self.turns < self.options.repeats and (self.turns < 3 or time.perf_counter() < end):
+            self.progress.note(f"turn {self.turns + 1} of {self.options.repeats}")
+            ids = self.prompt(self.turns)
+            for name, call in self.calls.items():
+                took, _ = clock_ms(lambda call=call, ids=ids: call(ids))
+                self.best[name] = min(self.best[name], took)
+            self.turns += 1
+        self.progress.finish(f"{self.turns} turns")
+
+
+def rows_of(demo: Demo) -> list[list[str]]:
+    """The table: one row for each contender."""
+    eager = demo.best["eager"]
+    rows = []
+    for name in ("eager", *(name for name in demo.calls if name.startswith("torch")), "magneto"):
+        ratio = f"{eager / demo.best[name]:.2f}x"
+        rows.append([name, milliseconds(demo.first[name]), milliseconds(demo.best[name]), ratio, training(name)])
+    return rows
+
+
+def training(name: str) -> str:
+    return "runs eagerly today" if name == "magneto" else "yes"
+
+
+COLUMNS = ["", "first call", "later call", "speed", "training"]
+
+
+def notes_of(demo: Demo) -> list[str]:
+    """What a fair reader should know about the figures."""
+    compiled = demo.explanation.state == "compiled"
+    threads = torch.get_num_threads()
+    notes = [
+        f"Wall time, {threads} thread{'s' if threads > 1 else ''}; a later call is the best of {demo.turns} turns in "
+        "which all contenders alternate. The eager first call warms the libraries up for everyone.",
+        'torch.compile runs with backend="eager": the same kernels as Magneto, so that the figures show the cost of '
+        "getting to them.",
+        "Magneto compiles inference so far. A call that needs gradients runs eagerly, with eager's results and speed.",
+    ]
+    if not demo.options.inductor:
+        compiler = shutil.which(os.environ.get("CXX", "g++"))
+        notes.append(
+            "There is a C++ compiler here: ./run demo --inductor adds torch.compile's code generator, which compiles "
+            "for a minute or more and then runs fused kernels; Magneto's own code generator is not written yet."
+            if compiler
+            else "torch.compile's code generator was left out: it needs a C++ compiler, and there is none here."
+        )
+    if not compiled:
+        notes.insert(0, "Magneto left this model eager: " + "; ".join(demo.explanation.reasons or ["no reason given"]))
+    return notes
+
+
+def print_table(rows: list[list[str]]) -> None:
+    widths = [max(len(row[index]) for row in [COLUMNS, *rows]) for index in range(len(COLUMNS))]
+    for row in [COLUMNS, *rows]:
+        cells = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  " + "   ".join(cells))
+
+
+def facts() -> dict[str, str]:
+    cpu = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        found = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        cpu = found[0] if found else cpu
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else 0
+    return {
+        "Processor": f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GB of memory",
+        "System": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        "Versions": f"magneto {magneto.__version__}, torch {torch.__version__}",
+    }
+
+
+def report_of(demo: Demo, rows: list[list[str]]) -> Report:
+    names = [row[0] for row in rows]
+    contenders = [Contender(name, demo.first[name], demo.best[name], name == "magneto") for name in names]
+    compiled = demo.explanation.state == "compiled"
+    graph = demo.explanation.graphs[0].splitlines() if demo.explanation.graphs else ["(no graph: it runs eagerly)"]
+    shown = graph[:GRAPH_LINES] + ([f"... {len(graph) - GRAPH_LINES} more lines"] if len(graph) > GRAPH_LINES else [])
+    gain = demo.first["torch.compile"] / demo.first["magneto"]
+    tiles = [
+        ("equal" if demo.equal else "different", "to eager, bit by bit", "good" if demo.equal else "bad"),
+        (milliseconds(demo.first["magneto"]), "first call, which is watched and compiled", ""),
+        (f"{gain:.0f}x", "sooner than torch.compile", "good" if gain > 1 else "bad"),
+        (f"{demo.best['eager'] / demo.best['magneto']:.2f}x", "a later call, against eager", ""),
+    ]
+    layers, hidden, _ = demo.options.size
+    subtitle = f"{demo.title}: {layers} layers, hidden size {hidden}, {demo.parameters / 1e6:.0f} M parameters"
+    return Report(
+        title="Magneto compiled this model" if compiled else "Magneto left this model eager",
+        subtitle=f"{subtitle}, {demo.options.tokens} tokens a call",
+        tiles=tiles,
+        columns=COLUMNS,
+        rows=rows,
+        contenders=contenders,
+        notes=notes_of(demo),
+        explanation=str(demo.explanation),
+        graph="\n".join(shown),
+        graph_caption=f"the first lines of {len(graph)}",
+        facts=facts(),
+    )
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./run demo", description=__doc__.split("\n")[0])
+    layers, hidden, heads = size_for_this_machine()
+    parser.add_argument("--layers", type=int, default=layers, help=f"default here: {layers}")
+    parser.add_argument("--hidden", type=int, default=hidden, help=f"default here: {hidden}")
+    parser.add_argument("--tokens", type=int, default=8, help="tokens a call; default 8")
+    parser.add_argument("--threads", type=int, default=idle_cores(), help="default: the cores that are idle now")
+    parser.add_argument("--repeats", type=int, default=15, help="turns for each contender; default 15")
+    parser.add_argument("--inductor", action="store_true", help="also time torch.compile's code generator")
+    options = parser.parse_args(arguments)
+    options.size = (options.layers, options.hidden, heads)
+    least = min(options.layers, options.hidden, options.tokens, options.repeats, options.threads)
+    if least < 1 or options.hidden % heads or options.tokens > 1024:
+        parser.error(f"every number must be positive, tokens at most 1024, hidden a multiple of {heads}")
+    if options.inductor and not shutil.which(os.environ.get("CXX", "g++")):
+        parser.error("--inductor needs a C++ compiler, and there is none here")
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    warnings.simplefilter("ignore")
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(options.threads)
+    demo = Demo(options)
+    demo.run()
+    rows = rows_of(demo)
+    print()
+    print_table(rows)
+    print()
+    print(demo.explanation)
+    print()
+    for note in notes_of(demo):
+        print(note)
+    path = report_of(demo, rows).write(ROOT / "build" / "demo.html")
+    print(f"\nThe report: {path}")
+    return 0 if demo.equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""The demo's report: one HTML file without any outside resource, for light and dark screens."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+_PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+:root { color-scheme: light dark; --ink: #1b1f27; --soft: #5c6675; --line: #dfe3ea; --page: #fbfbfd; --card: #ffffff;
+  --accent: #5b3fd6; --other: #9aa5b8; --good: #11805a; --bad: #b3362b; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e9ecf2; --soft: #9aa4b5; --line: #2b313c; --page: #12151b;
+  --card: #191d25; --accent: #a48bff; --other: #56627a; --good: #4cc796; --bad: #ff8a7d; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+main { max-width: 60rem; margin: 0 auto; padding: 3rem 1.25rem 5rem; }
+h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 .4rem; letter-spacing: -.02em; }
+h2 { font-size: 1.1rem; margin: 2.6rem 0 .8rem; }
+p { margin: .4rem 0; } .soft { color: var(--soft); }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.8rem 0; }
+.tile, figure, pre, .facts { background: var(--card); border: 1px solid var(--line); border-radius: .7rem; }
+.tile { padding: .9rem 1.1rem; } .tile b { display: block; font-size: 1.7rem; letter-spacing: -.02em; }
+.tile span { color: var(--soft); font-size: .88rem; }
+.good { color: var(--good); } .bad { color: var(--bad); }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .5rem .7rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 500; font-size: .88rem; }
+tr.ours td { color: var(--accent); font-weight: 600; }
+figure { margin: .8rem 0; padding: 1rem 1.1rem; } figcaption { color: var(--soft); font-size: .88rem; }
+svg { display: block; width: 100%; height: auto; } svg text { fill: var(--ink); font-size: 13px; }
+.bar { fill: var(--other); } .bar.ours { fill: var(--accent); }
+pre { padding: 1rem 1.1rem; overflow-x: auto; font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, monospace; }
+details summary { cursor: pointer; } .facts { padding: .4rem 1.1rem; } .facts td { white-space: normal; }
+.facts tr:last-child td { border: 0; } .facts td:first-child { color: var(--soft); width: 11rem; }
+.facts td:last-child { text-align: left; }
+</style>
+</head>
+<body><main>
+<h1>$title</h1>
+<p class="soft">$subtitle</p>
+<div class="tiles">$tiles</div>
+<h2>Measured in one run</h2>
+<div class="scroll"><table><thead><tr>$head</tr></thead><tbody>$rows</tbody></table></div>
+$notes
+$charts
+<h2>What Magneto says about it</h2>
+<pre>$explanation</pre>
+<h2>The graph</h2>
+<details open><summary class="soft">$graph_caption</summary><pre>$graph</pre></details>
+<h2>The machine</h2>
+<div class="facts"><table><tbody>$facts</tbody></table></div>
+</main></body></html>
+""")
+
+
+@dataclass
+class Contender:
+    """One way to run the model: milliseconds of the first and of a later call."""
+
+    name: str
+    first_ms: float
+    call_ms: float
+    ours: bool = False
+
+
+@dataclass
+class Report:
+    """All that the page shows; `tiles` are (figure, caption, good or bad or empty)."""
+
+    title: str
+    subtitle: str
+    tiles: Sequence[tuple[str, str, str]]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    contenders: Sequence[Contender]
+    notes: Sequence[str]
+    explanation: str
+    graph: str
+    graph_caption: str
+    facts: dict[str, str]
+
+    def write(self, path: Path) -> Path:
+        """Write the page, with the folder it lies in."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.html(), encoding="utf-8")
+        return path
+
+    def html(self) -> str:
+        """The page as text."""
+        return _PAGE.substitute(
+            title=html.escape(self.title),
+            subtitle=html.escape(self.subtitle),
+            tiles="".join(_tile(*tile) for tile in self.tiles),
+            head="".join(f"<th>{html.escape(column)}</th>" for column in self.columns),
+            rows="".join(self._row(row) for row in self.rows),
+            notes="".join(f'<p class="soft">{html.escape(note)}</p>' for note in self.notes),
+            charts=self._charts(),
+            explanation=html.escape(self.explanation),
+            graph=html.escape(self.graph),
+            graph_caption=html.escape(self.graph_caption),
+            facts="".join(
+                f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>"
+                for name, value in self.facts.items()
+            ),
+        )
+
+    def _row(self, row: Sequence[str]) -> str:
+        ours = any(contender.ours and contender.name == row[0] for contender in self.contenders)
+        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
+        return f'<tr class="ours">{cells}</tr>' if ours else f"<tr>{cells}</tr>"
+
+    def _charts(self) -> str:
+        first = [(c.name, c.first_ms, c.ours) for c in self.contenders]
+        later = [(c.name, c.call_ms, c.ours) for c in self.contenders]
+        return _chart("The first call, in milliseconds", first) + _chart("A later call, in milliseconds", later)
+
+
+def _tile(figure: str, caption: str, mood: str) -> str:
+    return f'<div class="tile"><b class="{mood}">{html.escape(figure)}</b><span>{html.escape(caption)}</span></div>'
+
+
+def _chart(caption: str, bars: Sequence[tuple[str, float, bool]]) -> str:
+    """Horizontal bars on one linear scale that starts at zero."""
+    width, left, right, step = 820, 190, 90, 34
+    longest = max(value for _, value, _ in bars) or 1.0
+    parts = []
+    for index, (name, value, ours) in enumerate(bars):
+        top = 8 + index * step
+        length = max(2.0, (width - left - right) * value / longest)
+        kind = "bar ours" if ours else "bar"
+        parts.append(f'<text x="0" y="{top + 16}">{html.escape(name)}</text>')
+        parts.append(f'<rect class="{kind}" x="{left}" y="{top}" width="{length:.1f}" height="22" rx="4"/>')
+        parts.append(f'<text x="{left + length + 8:.1f}" y="{top + 16}">{milliseconds(value)}</text>')
+    label = html.escape("; ".join(f"{name}: {milliseconds(value)}" for name, value, _ in bars))
+    height = 12 + len(bars) * step
+    drawing = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+    return f"<figure><figcaption>{html.escape(caption)}</figcaption>{drawing}</figure>"
+
+
+def milliseconds(value: float) -> str:
+    """A duration with as many digits as a reader can use."""
+    return f"{value / 1000:.2f} s" if value >= 2000 else f"{value:.0f} ms" if value >= 100 else f"{value:.2f} ms"

@@ -1,0 +1,17 @@
+"""The two error families: UserError is a mistake of the caller's and says what to do, InternalError is our bug."""
+
+from magneto._C import UserError
+
+__all__ = ["InternalError", "UserAttributeError", "UserError", "UserTypeError"]
+
+
+class InternalError(RuntimeError):
+    """An invariant of Magneto's own does not hold. Please report it."""
+
+
+class UserTypeError(UserError, TypeError):
+    """A value of the wrong type was given."""
+
+
+class UserAttributeError(UserError, AttributeError):
+    """A name was asked for that does not exist."""

@@ -1,0 +1,94 @@
+// The quarantine: everything that depends on the private layout of a CPython version, behind one C header.
+#pragma once
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- which CPython this is
+
+// NULL if frames can be watched on this version, else the reason, for people.
+const char* mg_why_unsupported(void);
+
+// ---- code objects
+
+typedef struct {
+  uint8_t opcode;   // never a specialised one
+  uint32_t arg;     // EXTENDED_ARG folded in
+  int32_t next;     // index of the following instruction; inline caches are skipped
+  int32_t restart;  // where to resume so that this instruction runs whole: its first EXTENDED_ARG
+} mg_instruction;
+
+// Fills one entry per code unit (`mg_code_units` of them); entries of caches are left zero. False: error set.
+int mg_code_units(PyCodeObject* code);
+bool mg_decode(PyCodeObject* code, mg_instruction* instructions);
+// The same, kept with the code object for as long as it lives. NULL: error set.
+const mg_instruction* mg_decoded(PyCodeObject* code);
+
+typedef struct {
+  int handler;       // where to go on
+  int depth;         // how many stack entries survive
+  bool push_offset;  // the faulting offset goes onto the stack before the exception
+} mg_handler;
+
+// The innermost handler that covers the instruction at `index`.
+bool mg_find_handler(PyCodeObject* code, int index, mg_handler* found);
+
+// ---- objects
+
+uint64_t mg_dict_version(PyObject* dict);
+// Where the object's __dict__ pointer lives, made if it was only implicit; NULL if the type has none.
+PyObject** mg_dict_slot(PyObject* object);
+// 0 if the type has no valid version now.
+unsigned int mg_type_version(PyTypeObject* type);
+// The parts of a bound slot wrapper such as super().__getattribute__; false if `object` is not one.
+bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyObject** self);
+int mg_set_update(PyObject* set, PyObject* iterable);
+
+// ---- frames; only where mg_why_unsupported() is NULL
+
+typedef struct _PyInterpreterFrame mg_frame;
+
+typedef struct {
+  PyFunctionObject* function;
+  PyCodeObject* code;
+  PyObject* globals;
+  PyObject* builtins;
+  PyObject** locals;                // locals, cells and free variables, then the value stack
+  PyObject** stack_pointer;         // valid until the frame is taken
+  const uint16_t* first_code_unit;  // index 0
+  const uint16_t** executing;       // the frame's own note of the instruction being executed
+  PyObject* generator;              // the owner, or NULL
+} mg_frame_view;
+
+void mg_frame_read(mg_frame* frame, mg_frame_view* view);
+int mg_frame_next_instruction(mg_frame* frame);
+// Makes the frame the current one while somebody else than CPython runs it.
+mg_frame* mg_frame_take(PyThreadState* thread, mg_frame* frame);
+// Gives it back; `stack_pointer` and the last executed code unit are what CPython will find.
+void mg_frame_give_back(PyThreadState* thread, mg_frame* frame, mg_frame* previous, PyObject** stack_pointer);
+void mg_frame_resume_before(mg_frame* frame, int index);
+void mg_generator_suspended(PyObject* generator);
+PyCodeObject* mg_frame_code(mg_frame* frame);
+
+// True when the evaluator must look up: signals, pending calls, a request to drop the GIL, an asynchronous exception.
+bool mg_must_break(PyThreadState* thread);
+// Serves them; -1 with an error set if one raised.
+int mg_serve_break(PyThreadState* thread);
+
+// ---- the evaluator
+
+PyObject* mg_eval_default(PyThreadState* thread, mg_frame* frame, int throwing);
+// A debugger, profiler or coverage tool follows this thread.
+bool mg_is_tracing(PyThreadState* thread);
+
+typedef PyObject* (*mg_eval_function)(PyThreadState*, mg_frame*, int);
+mg_eval_function mg_get_eval_function(void);
+void mg_set_eval_function(mg_eval_function function);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,346 @@
+// CompiledFunction. The hot path is `call`, top to bottom: arguments, guards, program.
+//
+// Everything here belongs to the GIL. A program gives it up while its tensors are computed, so a variant is kept alive
+// by a reference of its own while it runs, and nothing is read from the function's state afterwards.
+#include "frame/compiled_function.h"
+
+#include <structmember.h>
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <vector>
+
+#include "frame/capture.h"
+#include "runtime/config.h"
+#include "runtime/log.h"
+#include "runtime/state.h"
+
+namespace magneto::frame {
+
+namespace {
+
+using guard::CallArguments;
+using runtime::config;
+
+struct State {
+  std::string name;
+  std::vector<std::shared_ptr<Variant>> variants;  // most recently used first
+  std::map<std::string, int64_t> failures, misses;
+  int64_t captures = 0;
+  int64_t failures_in_a_row = 0;
+};
+
+struct CompiledFunction {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* function;
+  PyObject* dict;
+  PyObject* weak_references;
+  State* state;
+};
+
+CompiledFunction* as_compiled(PyObject* object) { return reinterpret_cast<CompiledFunction*>(object); }
+
+// The values of the argument nodes and the tensors among them, on the stack for ordinary calls.
+class Matched {
+ public:
+  bool match(const guard::Arguments& arguments, const CallArguments& call) {
+    size_t need = arguments.node_count() + arguments.tensor_count();
+    if (need > inline_.size()) heap_.resize(need);
+    PyObject** base = need > inline_.size() ? heap_.data() : inline_.data();
+    values = base;
+    tensors = base + arguments.node_count();
+    return arguments.match(call, values, tensors);
+  }
+  PyObject** values = nullptr;
+  PyObject** tensors = nullptr;
+
+ private:
+  std::array<PyObject*, 64> inline_;
+  std::vector<PyObject*> heap_;
+};
+
+PyObject* run_eagerly(CompiledFunction* self, const CallArguments& call) {
+  return PyObject_Vectorcall(self->function, call.values, call.positional, call.keyword_names);
+}
+
+std::string with_place(const std::string& reason, const std::string& where) {
+  return where.empty() ? reason : reason + " (" + where + ")";
+}
+
+void note_failure(State& state, const std::string& reason, const std::string& where) {
+  runtime::count("eager", reason);
+  ++state.failures[with_place(reason, where)];
+  runtime::log(runtime::Log::Capture, state.name + ": not compiled: " + with_place(reason, where));
+}
+
+void note_miss(State& state, const CallArguments& call) {
+  Variant& latest = *state.variants.front();
+  std::string why = latest.arguments.explain(call);
+  if (why.empty()) why = latest.guards.explain();
+  if (why.empty()) return;
+  runtime::count("recompile", why);
+  ++state.misses[why];
+  runtime::log(runtime::Log::Guards, state.name + ": captured again because " + why);
+}
+
+void add_variant(State& state, std::shared_ptr<Variant> variant) {
+  runtime::count("stats", "graphs");
+  state.failures_in_a_row = 0;
+  runtime::log(runtime::Log::Capture, state.name + ": compiled, " +
+                                          std::to_string(variant->program.segment().op_count()) + " operations, " +
+                                          std::to_string(variant->guards.size()) + " guards");
+  runtime::log(runtime::Log::Graph, variant->program.segment().text());
+  runtime::log(runtime::Log::Program, variant->program.text());
+  state.variants.insert(state.variants.begin(), std::move(variant));
+  if (state.variants.size() > static_cast<size_t>(std::max<int64_t>(config().cache_limit, 1))) {
+    state.variants.pop_back();
+    runtime::count("stats", "evicted");
+  }
+}
+
+// No variant fits: watch this call, if that may still pay.
+PyObject* miss(CompiledFunction* self, const CallArguments& call) {
+  State& state = *self->state;
+  if (!config().enabled || mg_why_unsupported()) return run_eagerly(self, call);
+  if (state.failures_in_a_row >= config().capture_attempts) return run_eagerly(self, call);
+  if (state.captures >= config().recapture_limit) {
+    runtime::count("eager", "the function was captured too often (recapture_limit)");
+    return run_eagerly(self, call);
+  }
+  if (std::string why = why_not_now(); !why.empty()) {
+    note_failure(state, why, "");
+    return run_eagerly(self, call);
+  }
+  if (!state.variants.empty()) note_miss(state, call);
+  ++state.captures;
+  runtime::count("stats", "captures");
+  // The call may drop the last reference to this object.
+  py::Ref keep = py::Ref::borrow((PyObject*)self);
+  Capture captured = capture(self->function, call);
+  if (captured.variant) {
+    add_variant(*self->state, std::move(captured.variant));
+  } else {
+    ++self->state->failures_in_a_row;
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    note_failure(*self->state, captured.reason, captured.where);
+    PyErr_Restore(type, value, traceback);
+  }
+  return captured.result.release();
+}
+
+PyObject* call(PyObject* object, PyObject* const* args, size_t flagged_count, PyObject* keyword_names) {
+  CompiledFunction* self = as_compiled(object);
+  CallArguments call{args, static_cast<size_t>(PyVectorcall_NARGS(flagged_count)), keyword_names};
+  State& state = *self->state;
+  ++runtime::process_state().calls;
+  if (runtime::thread_state().watch) return run_eagerly(self, call);  // part of the function that is being watched
+  Matched matched;
+  for (size_t i = 0; i < state.variants.size(); ++i) {
+    Variant* candidate = state.variants[i].get();
+    if (!matched.match(candidate->arguments, call) || candidate->guards.first_failure()) continue;
+    std::shared_ptr<Variant> variant = state.variants[i];
+    if (i) std::rotate(state.variants.begin(), state.variants.begin() + i, state.variants.begin() + i + 1);
+    ++variant->hits;
+    ++runtime::process_state().hits;
+    return variant->program.run(matched.values, matched.tensors);
+  }
+  return miss(self, call);
+}
+
+// ---- the Python type
+
+PyObject* create(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+  static const char* kNames[] = {"fn", "name", nullptr};
+  PyObject* function;
+  const char* name = "";
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|s", const_cast<char**>(kNames), &function, &name)) return nullptr;
+  if (!PyCallable_Check(function)) {
+    PyErr_Format(PyExc_TypeError, "CompiledFunction needs a callable, not a %.200s", Py_TYPE(function)->tp_name);
+    return nullptr;
+  }
+  auto* self = as_compiled(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->vectorcall = call;
+  self->function = Py_NewRef(function);
+  self->state = new State;
+  self->state->name = name;
+  return (PyObject*)self;
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  CompiledFunction* self = as_compiled(object);
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(self->function);
+  Py_VISIT(self->dict);
+  if (self->state)
+    for (const auto& variant : self->state->variants)
+      if (int stop = variant->traverse(visit, arg)) return stop;
+  return 0;
+}
+
+int clear(PyObject* object) {
+  CompiledFunction* self = as_compiled(object);
+  // `function` stays until deallocation: somebody may still call.
+  std::vector<std::shared_ptr<Variant>> variants;
+  if (self->state) variants.swap(self->state->variants);
+  Py_CLEAR(self->dict);
+  return 0;
+}
+
+void destroy(PyObject* object) {
+  CompiledFunction* self = as_compiled(object);
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  if (self->weak_references) PyObject_ClearWeakRefs(object);
+  clear(object);
+  Py_CLEAR(self->function);
+  delete self->state;
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyObject* bind(PyObject* object, PyObject* instance, PyObject*) {
+  if (!instance || instance == Py_None) return Py_NewRef(object);
+  return PyMethod_New(object, instance);
+}
+
+PyObject* repr(PyObject* object) {
+  return PyUnicode_FromFormat("<magneto compiled %R>", as_compiled(object)->function);
+}
+
+// ---- what happened, as data
+
+PyObject* to_dict(const std::map<std::string, int64_t>& counts) {
+  py::Ref dict = py::Ref::steal(PyDict_New());
+  for (const auto& [name, count] : counts) {
+    py::Ref value = py::Ref::steal(PyLong_FromLongLong(count));
+    if (!dict || !value || PyDict_SetItemString(dict.get(), name.c_str(), value.get()) < 0) return nullptr;
+  }
+  return dict.release();
+}
+
+PyObject* failures(PyObject* object, PyObject*) { return to_dict(as_compiled(object)->state->failures); }
+PyObject* misses(PyObject* object, PyObject*) { return to_dict(as_compiled(object)->state->misses); }
+
+PyObject* describe_variant(const Variant& variant) {
+  std::vector<std::string> lines;
+  variant.arguments.describe(&lines);
+  variant.guards.describe(&lines);
+  py::Ref guards = py::Ref::steal(PyList_New(0));
+  for (const std::string& line : lines) {
+    py::Ref text = py::Ref::steal(PyUnicode_FromString(line.c_str()));
+    if (!guards || !text || PyList_Append(guards.get(), text.get()) < 0) return nullptr;
+  }
+  return Py_BuildValue("{s:n, s:s, s:s, s:O, s:L, s:d, s:d, s:n}", "ops",
+                       static_cast<Py_ssize_t>(variant.program.segment().op_count()), "graph",
+                       variant.program.segment().text().c_str(), "program", variant.program.text().c_str(), "guards",
+                       guards.get(), "hits", static_cast<long long>(variant.hits), "watch_ms", variant.watch_ms,
+                       "build_ms", variant.build_ms, "guard_count",
+                       static_cast<Py_ssize_t>(variant.guards.size() + variant.arguments.node_count()));
+}
+
+PyObject* variants(PyObject* object, PyObject*) {
+  py::Ref list = py::Ref::steal(PyList_New(0));
+  for (const auto& variant : as_compiled(object)->state->variants) {
+    py::Ref dict = py::Ref::steal(describe_variant(*variant));
+    if (!list || !dict || PyList_Append(list.get(), dict.get()) < 0) return nullptr;
+  }
+  return list.release();
+}
+
+PyObject* state_name(PyObject* object, PyObject*) {
+  const State& state = *as_compiled(object)->state;
+  const char* name = !state.variants.empty() ? "compiled"
+                     : mg_why_unsupported() || state.failures_in_a_row >= config().capture_attempts ? "eager"
+                                                                                                    : "new";
+  return PyUnicode_FromString(name);
+}
+
+PyObject* reset(PyObject* object, PyObject*) {
+  State& state = *as_compiled(object)->state;
+  State old;
+  old.name = state.name;
+  std::swap(old, state);  // destroyed last: it may run arbitrary finalisers
+  Py_RETURN_NONE;
+}
+
+PyObject* guard_ns(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keyword_names) {
+  if (count < 1) {
+    PyErr_SetString(PyExc_TypeError, "guard_ns needs the number of repeats, then the arguments of the call");
+    return nullptr;
+  }
+  long repeats = PyLong_AsLong(args[0]);
+  if (repeats < 1) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "repeats must be at least 1");
+    return nullptr;
+  }
+  CallArguments call{args + 1, static_cast<size_t>(count - 1), keyword_names};
+  Matched matched;
+  for (const auto& variant : as_compiled(object)->state->variants) {
+    if (!matched.match(variant->arguments, call) || variant->guards.first_failure()) continue;
+    auto start = std::chrono::steady_clock::now();
+    for (long i = 0; i < repeats; ++i)
+      if (!matched.match(variant->arguments, call) || variant->guards.first_failure()) break;
+    std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start;
+    return PyFloat_FromDouble(elapsed.count() / static_cast<double>(repeats));
+  }
+  PyErr_SetString(PyExc_ValueError, "no compiled variant fits these arguments");
+  return nullptr;
+}
+
+PyObject* get_name(PyObject* object, void*) {
+  return PyUnicode_FromString(as_compiled(object)->state->name.c_str());
+}
+
+PyMethodDef kMethods[] = {
+    {"variants", variants, METH_NOARGS, "What was compiled, most recently used first."},
+    {"failures", failures, METH_NOARGS, "Why captures failed: reason -> count."},
+    {"misses", misses, METH_NOARGS, "Why calls were captured again: reason -> count."},
+    {"state", state_name, METH_NOARGS, "'new', 'compiled' or 'eager'."},
+    {"reset", reset, METH_NOARGS, "Forget everything that was compiled or counted."},
+    {"guard_ns", (PyCFunction)(void (*)(void))guard_ns, METH_FASTCALL | METH_KEYWORDS,
+     "guard_ns(repeats, *args, **kwargs): nanoseconds per check of the guards of the variant that fits."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyMemberDef kMembers[] = {
+    {"fn", T_OBJECT, offsetof(CompiledFunction, function), READONLY, "The function as it was written."},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(CompiledFunction, vectorcall), READONLY, nullptr},
+    {"__dictoffset__", T_PYSSIZET, offsetof(CompiledFunction, dict), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(CompiledFunction, weak_references), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyGetSetDef kGetSets[] = {
+    {"name", get_name, nullptr, "Its name in logs and reports.", nullptr},
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyType_Slot kSlots[] = {{Py_tp_new, (void*)create},
+                        {Py_tp_dealloc, (void*)destroy},
+                        {Py_tp_traverse, (void*)traverse},
+                        {Py_tp_clear, (void*)clear},
+                        {Py_tp_call, (void*)PyVectorcall_Call},
+                        {Py_tp_descr_get, (void*)bind},
+                        {Py_tp_repr, (void*)repr},
+                        {Py_tp_methods, kMethods},
+                        {Py_tp_members, kMembers},
+                        {Py_tp_getset, kGetSets},
+                        {Py_tp_doc, (void*)"A function that is compiled by its second call."},
+                        {0, nullptr}};
+
+}  // namespace
+
+PyTypeObject* make_compiled_function_type(const char* module_name) {
+  static std::string name = std::string(module_name) + ".CompiledFunction";
+  static PyType_Spec spec = {name.c_str(), sizeof(CompiledFunction), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, kSlots};
+  auto* type = (PyTypeObject*)PyType_FromSpec(&spec);
+  if (!type) return nullptr;
+  runtime::process_state().compiled_type = type;
+  runtime::process_state().compiled_inner = [](PyObject* object) { return as_compiled(object)->function; };
+  return type;
+}
+
+}  // namespace magneto::frame

@@ -1,0 +1,84 @@
+// The IR: straight-line tensor work as values and calls of ATen operators.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace magneto::graph {
+
+using ValueId = uint32_t;
+
+enum class Role : uint8_t {
+  Input,     // given at each run
+  State,     // a tensor that existed before: a parameter, a buffer
+  Constant,  // contents fixed when the graph was made, never written
+  Result,    // made by an operator
+};
+
+struct Value {
+  Role role;
+  c10::ScalarType dtype;
+  c10::Device device;
+  // As they were when the value came into being; operators such as aten::t_ may change them later.
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+};
+
+// A tensor among the arguments or the results of an operator: position `at`, or item `item` of the list there.
+struct TensorRef {
+  static constexpr int32_t kWhole = -1;
+  uint32_t at;
+  int32_t item;
+  ValueId value;
+};
+
+// An argument that is a list of tensors; items without a TensorRef are absent (None or undefined).
+struct TensorList {
+  uint32_t at;
+  uint32_t size;
+  bool optional;  // Tensor?[] instead of Tensor[]
+};
+
+struct Op {
+  c10::OperatorHandle handle;
+  std::vector<c10::IValue> args;  // tensors and lists of tensors are None here
+  std::vector<TensorRef> tensors;
+  std::vector<TensorList> lists;
+  // A value that is also an argument: the operator returned its own argument.
+  std::vector<TensorRef> results;
+  bool grad_mode;      // in force when it ran
+  bool below_inplace;  // ran where version counters and views are not kept, as inside an autograd kernel
+};
+
+struct Graph {
+  std::vector<Value> values;
+  std::vector<Op> ops;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> states;
+  std::vector<ValueId> constants;
+  std::vector<at::Tensor> constant_tensors;  // parallel to `constants`
+  std::vector<ValueId> outputs;
+
+  ValueId add_value(Role role, const at::Tensor& tensor);
+};
+
+// Uses a constant itself instead of a fresh copy of it where nothing can tell them apart.
+void fold_constant_copies(Graph& graph);
+
+// Drops operators whose results nobody uses and that have no effect.
+void remove_dead_ops(Graph& graph);
+
+// "%5: f32[2, 8] = aten.linear(%1, %2, %3)", one line per input, state, constant and operator.
+std::string to_text(const Graph& graph);
+std::string to_text(const Value& value);
+
+// InternalError if a value is used before it is made, made twice, or an index is out of range.
+void verify(const Graph& graph);
+
+}  // namespace magneto::graph

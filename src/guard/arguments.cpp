@@ -1,0 +1,244 @@
+// Guards on the arguments of a call.
+#include "guard/arguments.h"
+
+#include <cstring>
+
+namespace magneto::guard {
+
+using runtime::tensor_plug;
+
+bool is_atom(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  return object == Py_None || type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type ||
+         type == &PyUnicode_Type || type == &PyComplex_Type || type == &PyBytes_Type || object == Py_Ellipsis ||
+         object == Py_NotImplemented || tensor_plug().is_immutable(type);
+}
+
+bool same_atom(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  PyTypeObject* type = Py_TYPE(a);
+  if (type != Py_TYPE(b) || !is_atom(a)) return false;
+  if (type == &PyFloat_Type) {
+    double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
+    return std::memcmp(&x, &y, sizeof x) == 0;
+  }
+  if (type == &PyComplex_Type) {
+    Py_complex x = ((PyComplexObject*)a)->cval, y = ((PyComplexObject*)b)->cval;
+    return std::memcmp(&x, &y, sizeof x) == 0;
+  }
+  int equal = PyObject_RichCompareBool(a, b, Py_EQ);
+  if (equal < 0) PyErr_Clear();
+  return equal > 0;
+}
+
+namespace {
+
+std::string type_name(PyObject* object) { return Py_TYPE(object)->tp_name; }
+
+std::string repr(PyObject* object) {
+  py::Ref text = py::Ref::steal(PyObject_Repr(object));
+  const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+  if (!utf8) {
+    PyErr_Clear();
+    return "<" + type_name(object) + ">";
+  }
+  std::string result = utf8;
+  if (result.size() > 80) result = result.substr(0, 77) + "...";
+  return result;
+}
+
+bool same_names(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  if (!a || !b || PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); ++i) {
+    PyObject *x = PyTuple_GET_ITEM(a, i), *y = PyTuple_GET_ITEM(b, i);
+    if (x != y && PyUnicode_Compare(x, y) != 0) return false;
+  }
+  return true;
+}
+
+// The same keys in the same order: iteration sees the order.
+bool same_keys(PyObject* dict, PyObject* keys) {
+  if (PyDict_GET_SIZE(dict) != PyList_GET_SIZE(keys)) return false;
+  Py_ssize_t position = 0, i = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &position, &key, &value))
+    if (!same_atom(key, PyList_GET_ITEM(keys, i++))) return false;
+  return true;
+}
+
+constexpr int kMaxDepth = 64;
+
+}  // namespace
+
+Arguments::Arguments(const CallArguments& call)
+    : positional_(call.positional),
+      keyword_names_(py::Ref::borrow(call.keyword_names)),
+      checks_(tensor_plug().tensor_checks()) {
+  for (size_t i = 0; i < call.size() && refusal_.empty(); ++i) {
+    std::string name = "args[" + std::to_string(i) + "]";
+    if (i >= call.positional) name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(call.keyword_names, i - call.positional));
+    add(call.values[i], -1, static_cast<Py_ssize_t>(i), nullptr, name);
+  }
+  tensor_count_ = checks_->size();
+}
+
+void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key, std::string name) {
+  if (!refusal_.empty()) return;
+  int self = static_cast<int>(nodes_.size());
+  if (self > 10000) {
+    refusal_ = "an argument has more than 10,000 parts";
+    return;
+  }
+  nodes_.push_back({Kind::Object, parent, index, py::Ref::borrow(key), Py_TYPE(value), 0, -1, {}, value, name});
+  Node& node = nodes_.back();
+  if (depth(self) > kMaxDepth) {
+    refusal_ = "argument " + name + " is nested too deeply";
+  } else if (tensor_plug().is_tensor(value)) {
+    for (PyObject* other : tensors_)
+      if (other == value) refusal_ = "argument " + name + " is the same tensor as another argument";
+    if (std::string why = tensor_plug().why_not_plain(value); !why.empty()) {
+      refusal_ = "argument " + name + " is " + why;
+      return;
+    }
+    node.kind = Kind::Tensor;
+    node.tensor = static_cast<int>(checks_->size());
+    checks_->add(value);
+    tensors_.push_back(value);
+  } else if (is_atom(value)) {
+    node.kind = Kind::Atom;
+    node.expected = py::Ref::borrow(value);
+  } else if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
+    node.kind = PyTuple_CheckExact(value) ? Kind::Tuple : Kind::List;
+    node.size = PySequence_Fast_GET_SIZE(value);
+    if (!containers_.insert(value) && node.size) refusal_ = "argument " + name + " is passed twice";
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
+      add(PySequence_Fast_GET_ITEM(value, i), self, i, nullptr, name + "[" + std::to_string(i) + "]");
+  } else if (PyDict_CheckExact(value)) {
+    node.kind = Kind::Dict;
+    node.expected = py::Ref::steal(PyDict_Keys(value));
+    if (!containers_.insert(value)) refusal_ = "argument " + name + " is passed twice";
+    Py_ssize_t position = 0;
+    PyObject *item_key, *item;
+    while (PyDict_Next(value, &position, &item_key, &item)) {
+      if (!is_atom(item_key)) {
+        refusal_ = "argument " + name + " is a dict with a key of type " + type_name(item_key);
+        return;
+      }
+      add(item, self, 0, item_key, name + "[" + repr(item_key) + "]");
+    }
+  } else {
+    node.expected = py::Ref::borrow(value);
+  }
+}
+
+int Arguments::depth(int node) const {
+  int depth = 0;
+  for (; node >= 0; node = nodes_[node].parent) ++depth;
+  return depth;
+}
+
+int Arguments::node_of(PyObject* object) const {
+  for (size_t i = 0; i < nodes_.size(); ++i)
+    if (nodes_[i].seen == object && nodes_[i].kind != Kind::Atom) return static_cast<int>(i);
+  return -1;
+}
+
+bool Arguments::holds_identity(PyObject* object) const {
+  for (const Node& node : nodes_)
+    if (node.kind == Kind::Object && node.expected.get() == object) return true;
+  return false;
+}
+
+void Arguments::freeze() {
+  for (Node& node : nodes_) node.seen = nullptr;
+  tensors_.clear();
+}
+
+PyObject* Arguments::fetch(const Node& node, const CallArguments& call, PyObject* const* values) const {
+  if (node.parent < 0) return call.values[node.index];
+  PyObject* parent = values[node.parent];
+  if (!node.key) return PySequence_Fast_GET_ITEM(parent, node.index);
+  PyObject* item = PyDict_GetItemWithError(parent, node.key.get());
+  if (!item) PyErr_Clear();
+  return item;
+}
+
+bool Arguments::matches(const Node& node, PyObject* value) const {
+  if (!value || Py_TYPE(value) != node.type) return false;
+  switch (node.kind) {
+    case Kind::Tensor: return true;  // all tensors are checked together
+    case Kind::Atom: return same_atom(node.expected.get(), value);
+    case Kind::Tuple:
+    case Kind::List: return PySequence_Fast_GET_SIZE(value) == node.size;
+    case Kind::Dict: return same_keys(value, node.expected.get());
+    case Kind::Object: return node.expected.get() == value;
+  }
+  return false;
+}
+
+bool Arguments::match(const CallArguments& call, PyObject** values, PyObject** tensors) const {
+  if (call.positional != positional_ || !same_names(call.keyword_names, keyword_names_.get())) return false;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    values[i] = fetch(node, call, values);
+    if (!matches(node, values[i])) return false;
+    if (node.kind == Kind::Tensor) {
+      // The watched call saw distinct tensors (a repeated one was refused), so that identity decided nothing.
+      for (int t = 0; t < node.tensor; ++t)
+        if (tensors[t] == values[i]) return false;
+      tensors[node.tensor] = values[i];
+    }
+  }
+  return checks_->first_mismatch(tensors) < 0;
+}
+
+std::string Arguments::explain(const CallArguments& call) const {
+  if (call.positional != positional_ || !same_names(call.keyword_names, keyword_names_.get()))
+    return "other arguments are passed";
+  std::vector<PyObject*> values(nodes_.size()), tensors(tensor_count_);
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    values[i] = fetch(node, call, values.data());
+    if (!matches(node, values[i])) {
+      if (!values[i]) return node.name + " is missing";
+      if (Py_TYPE(values[i]) != node.type)
+        return node.name + " is a " + type_name(values[i]) + ", was a " + node.type->tp_name;
+      if (node.kind == Kind::Atom) return node.name + " is " + repr(values[i]) + ", was " + repr(node.expected.get());
+      if (node.kind == Kind::Object) return node.name + " is another " + type_name(values[i]);
+      return node.name + " has another length or other keys";
+    }
+    if (node.kind == Kind::Tensor) {
+      for (int t = 0; t < node.tensor; ++t)
+        if (tensors[t] == values[i]) return node.name + " is the same tensor as another argument";
+      tensors[node.tensor] = values[i];
+    }
+  }
+  ptrdiff_t bad = checks_->first_mismatch(tensors.data());
+  if (bad < 0) return "";
+  for (const Node& node : nodes_)
+    if (node.tensor == bad) return node.name + " is " + checks_->explain(static_cast<size_t>(bad), tensors[bad]);
+  return "";
+}
+
+void Arguments::describe(std::vector<std::string>* lines) const {
+  for (const Node& node : nodes_) {
+    switch (node.kind) {
+      case Kind::Tensor: lines->push_back(node.name + " matches the tensor it was"); break;
+      case Kind::Atom: lines->push_back(node.name + " == " + repr(node.expected.get())); break;
+      case Kind::Object: lines->push_back(node.name + " is the same " + node.type->tp_name); break;
+      default:
+        lines->push_back(node.name + " is a " + node.type->tp_name + " with the same layout");
+    }
+  }
+}
+
+int Arguments::traverse(visitproc visit, void* arg) const {
+  for (const Node& node : nodes_) {
+    Py_VISIT(node.expected.get());
+    Py_VISIT(node.key.get());
+  }
+  return 0;
+}
+
+}  // namespace magneto::guard

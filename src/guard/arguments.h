@@ -1,0 +1,82 @@
+// Guards on the arguments of a call, and the way from an argument to the tensors inside it.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cpython/ref.h"
+#include "guard/pointer_set.h"
+#include "runtime/tensor_plug.h"
+
+namespace magneto::guard {
+
+// The arguments as vectorcall passes them.
+struct CallArguments {
+  PyObject* const* values;
+  size_t positional;
+  PyObject* keyword_names;  // tuple or null
+
+  size_t size() const { return positional + (keyword_names ? PyTuple_GET_SIZE(keyword_names) : 0); }
+};
+
+// True for values that can be compared and baked in: numbers, strings, None, torch's dtypes and the like.
+bool is_atom(PyObject* object);
+// Same type and same value, to the bit for floats.
+bool same_atom(PyObject* a, PyObject* b);
+
+// What the watched call was called with: a flat list of nodes, parents before children.
+class Arguments {
+ public:
+  explicit Arguments(const CallArguments& call);
+
+  // Empty if every argument was understood, else what was not.
+  const std::string& refusal() const { return refusal_; }
+  const std::vector<PyObject*>& tensors() const { return tensors_; }
+  const PointerSet& containers() const { return containers_; }
+  // The node that stands for this very object (a container, tensor or object passed in), or -1.
+  int node_of(PyObject* object) const;
+  // Whether the object was passed in and is guarded by identity.
+  bool holds_identity(PyObject* object) const;
+
+  // Forgets the objects of the first call that need not be kept alive.
+  void freeze();
+
+  size_t node_count() const { return nodes_.size(); }
+  size_t tensor_count() const { return tensor_count_; }
+  // Fills `values` (node_count() of them, borrowed) and `tensors`; false on the first mismatch.
+  bool match(const CallArguments& call, PyObject** values, PyObject** tensors) const;
+  std::string explain(const CallArguments& call) const;
+  void describe(std::vector<std::string>* lines) const;
+  int traverse(visitproc visit, void* arg) const;
+
+ private:
+  enum class Kind : uint8_t { Tensor, Atom, Tuple, List, Dict, Object };
+  struct Node {
+    Kind kind;
+    int parent;         // -1: the call itself
+    Py_ssize_t index;   // position in the call, tuple or list
+    py::Ref key;        // of a dict
+    PyTypeObject* type;
+    Py_ssize_t size;    // of a tuple or list
+    int tensor;         // index among the tensors
+    py::Ref expected;   // an atom's value, a dict's keys, or the object that identity is guarded for
+    PyObject* seen;     // the object of the first call; null once frozen
+    std::string name;   // for people: `args[0]['mask']`
+  };
+
+  void add(PyObject* value, int parent, Py_ssize_t index, PyObject* key, std::string name);
+  int depth(int node) const;
+  PyObject* fetch(const Node& node, const CallArguments& call, PyObject* const* values) const;
+  bool matches(const Node& node, PyObject* value) const;
+
+  size_t positional_;
+  py::Ref keyword_names_;
+  std::vector<Node> nodes_;
+  std::vector<PyObject*> tensors_;  // of the first call, without repeats
+  size_t tensor_count_ = 0;
+  PointerSet containers_;
+  std::unique_ptr<runtime::TensorChecks> checks_;
+  std::string refusal_;
+};
+
+}  // namespace magneto::guard

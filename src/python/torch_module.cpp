@@ -1,0 +1,9 @@
+// `magneto._C`: the core with torch plugged in.
+#include "python/bind_core.h"
+#include "record/torch_plug.h"
+
+NB_MODULE(_C, module) {
+  module.doc() = "The native part of Magneto.";
+  magneto::record::install_torch_plug();
+  magneto::python::bind_core(module);
+}

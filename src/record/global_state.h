@@ -1,0 +1,18 @@
+// The guard on torch's global and per-thread state.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "runtime/tensor_plug.h"
+
+namespace magneto::record {
+
+std::unique_ptr<runtime::GlobalState> snapshot_global_state();
+
+// Empty if nothing in torch's state keeps a recording from being right.
+std::string why_state_forbids_recording();
+
+// Autocast remembers casted weights; a recording must see the casts.
+void forget_autocast_casts();
+
+}  // namespace magneto::record

@@ -1,0 +1,519 @@
+// How live recordings note operators and when they give up.
+#include "record/live_recorder.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "cpython/ref.h"
+#include "graph/graph.h"
+#include "graph/schema_info.h"
+#include "record/plain_tensor.h"
+#include "runtime/replay.h"
+#include "runtime/state.h"
+#include "runtime/torch_python.h"
+
+namespace magneto::record {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using c10::OperatorHandle;
+using c10::Stack;
+using graph::Role;
+using graph::SchemaInfo;
+using graph::TensorRef;
+using graph::ValueId;
+
+// Below autograd, and one that torch leaves to others. Torch turns both off while it fills memory by hand.
+constexpr DispatchKey kNoteKey = DispatchKey::Fake;
+// Above autograd.
+constexpr DispatchKey kGateKey = DispatchKey::DeferredInit;
+constexpr DispatchKeySet kBothKeys = DispatchKeySet({kNoteKey, kGateKey});
+
+void include_keys(bool on) {
+  c10::impl::tls_set_dispatch_key_included(kNoteKey, on);
+  c10::impl::tls_set_dispatch_key_included(kGateKey, on);
+}
+
+void run_below(const OperatorHandle& op, DispatchKey key, DispatchKeySet keys, Stack* stack) {
+  c10::impl::ExcludeDispatchKeyGuard off(kBothKeys);
+  op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, key), stack);
+}
+
+// Inside an autograd kernel, where version counters and views are not kept for the parts of the operator.
+bool is_below_inplace() { return c10::impl::tls_is_dispatch_key_excluded(DispatchKey::ADInplaceOrView); }
+
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+// The weak reference keeps the address from being used again, while the memory of the tensor is freed in time.
+struct Known {
+  WeakTensor tensor;
+  ValueId value;
+};
+
+struct StorageUsers {
+  explicit StorageUsers(WeakStorage held) : storage(std::move(held)) {}
+  WeakStorage storage;
+  std::vector<std::pair<c10::TensorImpl*, int64_t>> tensors;  // with their storage offsets, oldest first
+  bool unwritten = false;  // allocated by a recorded operator, and no recorded operator wrote to it
+};
+
+class LiveRecorder final : public runtime::Recording {
+ public:
+  explicit LiveRecorder(std::function<void(std::string)> on_fail) : on_fail_(std::move(on_fail)) {
+    active_ = this;
+    include_keys(true);
+  }
+  ~LiveRecorder() override { stop(); }
+
+  static LiveRecorder* active() { return active_; }
+
+  void add_input(PyObject* tensor) override;
+  void add_state(PyObject* tensor) override;
+  bool knows(PyObject* tensor) const override {
+    return known_.count(runtime::unpack_tensor(tensor).unsafeGetTensorImpl()) != 0;
+  }
+  size_t op_count() const override { return graph_.ops.size(); }
+  std::unique_ptr<runtime::Segment> finish(const std::vector<PyObject*>& outputs) override;
+
+  // The kernel on kNoteKey.
+  void call(const OperatorHandle& op, DispatchKeySet keys, Stack* stack);
+  // Notes a composite operator as a whole.
+  void call_as_leaf(const OperatorHandle& op, DispatchKey key, DispatchKeySet keys, Stack* stack);
+  void fail(std::string reason);
+
+ private:
+  void stop();
+  void decompose(const OperatorHandle& op, DispatchKeySet keys, Stack* stack);
+  bool lift(const OperatorHandle& op, DispatchKeySet keys, Stack* stack);
+
+  // Each returns false after fail().
+  bool check_operator(const SchemaInfo& info, const OperatorHandle& op, const Stack& stack);
+  bool take_arguments(const SchemaInfo& info, graph::Op& noted, const Stack& stack);
+  bool take_tensor(const SchemaInfo& info, graph::Op& noted, uint32_t at, int32_t item, const at::Tensor& tensor);
+  bool check_memory(const SchemaInfo& info, uint32_t at, const at::Tensor& tensor);
+  bool take_results(const SchemaInfo& info, graph::Op& noted, const Stack& stack);
+  bool take_result(const SchemaInfo& info, graph::Op& noted, uint32_t at, int32_t item, const at::Tensor& tensor);
+  bool take_output(PyObject* output);
+
+  const ValueId* find(const at::Tensor& tensor);
+  const ValueId* find_by_storage(const at::Tensor& tensor);
+  ValueId learn(const at::Tensor& tensor, ValueId value);
+  ValueId add_constant(const at::Tensor& tensor);
+  StorageUsers& users_of(const at::Tensor& tensor);
+
+  // Owned by its thread.
+  static thread_local LiveRecorder* active_;
+
+  std::function<void(std::string)> on_fail_;
+  bool failed_ = false;
+  bool below_inplace_ = false;
+  graph::Graph graph_;
+  std::vector<py::Ref> state_objects_;
+  std::unordered_map<c10::TensorImpl*, Known> known_;
+  std::unordered_map<c10::StorageImpl*, StorageUsers> storages_;
+  size_t unwritten_ = 0;
+};
+
+thread_local LiveRecorder* LiveRecorder::active_ = nullptr;
+
+void LiveRecorder::stop() {
+  if (active_ != this) return;
+  active_ = nullptr;
+  include_keys(false);
+}
+
+void LiveRecorder::fail(std::string reason) {
+  stop();
+  if (std::exchange(failed_, true)) return;
+  PyGILState_STATE gil = PyGILState_Ensure();  // kernels run without the GIL, the callback needs it
+  on_fail_(std::move(reason));
+  PyGILState_Release(gil);
+}
+
+// ---- inputs, state, outputs
+
+void LiveRecorder::add_input(PyObject* tensor) {
+  const at::Tensor& input = runtime::unpack_tensor(tensor);
+  if (failed_) return;
+  if (auto found = known_.find(input.unsafeGetTensorImpl()); found != known_.end()) {
+    Role role = graph_.values[found->second.value].role;
+    if (role == Role::State) return fail("an argument is also part of the state");
+    if (role == Role::Input) return fail("the same tensor is two arguments");
+    return fail("a tensor made during the call came back as an argument");
+  }
+  if (auto reason = why_not_plain(*input.unsafeGetTensorImpl()); !reason.empty()) return fail(reason);
+  graph_.inputs.push_back(learn(input, graph_.add_value(Role::Input, input)));
+}
+
+void LiveRecorder::add_state(PyObject* tensor) {
+  const at::Tensor& state = runtime::unpack_tensor(tensor);
+  if (failed_) return;
+  if (auto found = known_.find(state.unsafeGetTensorImpl()); found != known_.end()) {
+    if (graph_.values[found->second.value].role == Role::Input) fail("an argument is also part of the state");
+    return;  // already noted, or made during the call and stored somewhere
+  }
+  if (auto reason = why_not_plain(*state.unsafeGetTensorImpl()); !reason.empty()) return fail(reason);
+  graph_.states.push_back(learn(state, graph_.add_value(Role::State, state)));
+  state_objects_.push_back(py::Ref::borrow(tensor));
+}
+
+bool LiveRecorder::take_output(PyObject* output) {
+  const at::Tensor& tensor = runtime::unpack_tensor(output);
+  const ValueId* value = find(tensor);
+  if (!value) return fail("an output that no recorded operator made"), false;
+  Role role = graph_.values[*value].role;
+  if (role == Role::Constant) return fail("an output that is a constant"), false;
+  if (role == Role::Result) {
+    if (Py_TYPE(output) != runtime::tensor_class()) {
+      return fail(std::string("an output of type ") + Py_TYPE(output)->tp_name + " made during the call"), false;
+    }
+    if (tensor.requires_grad()) return fail("an output that requires grad"), false;
+    if (auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
+        users != storages_.end() && users->second.unwritten && tensor.numel() > 0) {
+      return fail("an output whose memory no recorded operator wrote"), false;
+    }
+  }
+  graph_.outputs.push_back(*value);
+  return true;
+}
+
+std::unique_ptr<runtime::Segment> LiveRecorder::finish(const std::vector<PyObject*>& outputs) {
+  stop();
+  if (failed_) return nullptr;
+  for (PyObject* output : outputs) {
+    if (!take_output(output)) return nullptr;
+  }
+  graph::verify(graph_);
+  return runtime::make_replay(std::move(graph_), std::move(state_objects_));
+}
+
+// ---- which value a tensor is
+
+StorageUsers& LiveRecorder::users_of(const at::Tensor& tensor) {
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  auto found = storages_.find(storage);
+  if (found == storages_.end()) {
+    found = storages_.emplace(storage, StorageUsers(tensor.storage().getWeakStorageImpl())).first;
+  }
+  return found->second;
+}
+
+ValueId LiveRecorder::learn(const at::Tensor& tensor, ValueId value) {
+  known_.emplace(tensor.unsafeGetTensorImpl(), Known{WeakTensor(tensor.getIntrusivePtr()), value});
+  return value;
+}
+
+const ValueId* LiveRecorder::find(const at::Tensor& tensor) {
+  auto found = known_.find(tensor.unsafeGetTensorImpl());
+  return found != known_.end() ? &found->second.value : find_by_storage(tensor);
+}
+
+// Autograd's view bookkeeping may replace a kernel's result by a shallow copy and drop the original. So a tensor that
+// looks exactly like a result that is gone, over the same memory, is that result.
+const ValueId* LiveRecorder::find_by_storage(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return nullptr;
+  auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
+  if (users == storages_.end()) return nullptr;
+  for (auto user = users->second.tensors.rbegin(); user != users->second.tensors.rend(); ++user) {
+    const Known& known = known_.at(user->first);
+    const graph::Value& value = graph_.values[known.value];
+    if (user->second == tensor.storage_offset() && value.dtype == tensor.scalar_type() &&
+        tensor.sizes() == value.sizes && tensor.strides() == value.strides && known.tensor.expired()) {
+      ValueId id = known.value;
+      learn(tensor, id);
+      return &known_.at(tensor.unsafeGetTensorImpl()).value;
+    }
+  }
+  return nullptr;
+}
+
+ValueId LiveRecorder::add_constant(const at::Tensor& tensor) {
+  ValueId value = graph_.add_value(Role::Constant, tensor);
+  graph_.constants.push_back(value);
+  graph_.constant_tensors.push_back(tensor);
+  return learn(tensor, value);
+}
+
+// ---- one operator
+
+bool LiveRecorder::check_operator(const SchemaInfo& info, const OperatorHandle& op, const Stack& stack) {
+  if (info.answer == graph::Answer::Value) return fail("a value was asked from a tensor (" + info.name + ")"), false;
+  if (!info.dynamic_shape) return true;
+  if (info.indexing) {
+    bool masked = false;
+    for (const IValue& index : stack.back().toListRef()) {
+      if (!index.isTensor() || !index.toTensor().defined()) continue;
+      auto dtype = index.toTensor().scalar_type();
+      masked |= dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte;
+    }
+    if (!masked) return true;
+  }
+  return fail("sizes that depend on the contents of a tensor (" + info.name + ")"), false;
+}
+
+// Contents that got into memory by another way than recorded operators would be missing from a replay.
+bool LiveRecorder::check_memory(const SchemaInfo& info, uint32_t at, const at::Tensor& tensor) {
+  if (unwritten_ == 0) return true;
+  auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
+  if (users == storages_.end() || !users->second.unwritten) return true;
+  if (info.written[at]) {
+    if (info.initialises) {
+      users->second.unwritten = false;
+      --unwritten_;
+    }
+    return true;
+  }
+  if (info.reads_metadata_only || tensor.numel() == 0) return true;
+  return fail("memory that no recorded operator wrote is read (" + info.name + ")"), false;
+}
+
+// Casts of autocast's cache and detached tensors; a use of their results in grad mode is still refused.
+bool may_take_grad(const SchemaInfo& info) { return info.name == "aten::detach" || info.name == "aten::_to_copy"; }
+
+bool LiveRecorder::take_tensor(const SchemaInfo& info, graph::Op& noted, uint32_t at, int32_t item,
+                               const at::Tensor& tensor) {
+  if (!tensor.defined()) return true;
+  ValueId value;
+  if (const ValueId* found = find(tensor)) {
+    value = *found;
+    if (noted.grad_mode && tensor.requires_grad() && !may_take_grad(info)) {
+      return fail("gradients are needed"), false;
+    }
+    if (info.written[at] && graph_.values[value].role == Role::Constant) {
+      return fail("a constant is written (" + info.name + ")"), false;
+    }
+    if (!check_memory(info, at, tensor)) return false;
+  } else if (!info.written[at] && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    value = add_constant(tensor);
+  } else {
+    std::string reason = why_not_plain(*tensor.unsafeGetTensorImpl());
+    if (reason.empty()) reason = "a constant tensor that is neither input nor state (" + info.name + ")";
+    return fail(reason), false;
+  }
+  noted.tensors.push_back({at, item, value});
+  return true;
+}
+
+bool is_constant_argument(const IValue& value) {
+  if (value.isNone() || value.isBool() || value.isInt() || value.isDouble() || value.isComplexDouble() ||
+      value.isString() || value.isDevice() || value.isGenerator()) {
+    return true;
+  }
+  if (!value.isList()) return false;
+  for (const IValue& item : value.toListRef()) {
+    if (!is_constant_argument(item)) return false;
+  }
+  return true;
+}
+
+bool LiveRecorder::take_arguments(const SchemaInfo& info, graph::Op& noted, const Stack& stack) {
+  size_t count = info.written.size();
+  size_t base = stack.size() - count;
+  noted.args.resize(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    const IValue& value = stack[base + i];
+    if (value.isTensor()) {
+      if (!take_tensor(info, noted, i, TensorRef::kWhole, value.toTensor())) return false;
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      const auto items = value.toListRef();
+      noted.lists.push_back({i, static_cast<uint32_t>(items.size()), value.isOptionalTensorList()});
+      for (size_t k = 0; k < items.size(); ++k) {
+        if (items[k].isNone()) continue;
+        if (!take_tensor(info, noted, i, static_cast<int32_t>(k), items[k].toTensor())) return false;
+      }
+    } else if (is_constant_argument(value)) {
+      noted.args[i] = value;
+    } else {
+      return fail("an argument of kind " + value.tagKind() + " (" + info.name + ")"), false;
+    }
+  }
+  return true;
+}
+
+bool LiveRecorder::take_result(const SchemaInfo& info, graph::Op& noted, uint32_t at, int32_t item,
+                               const at::Tensor& tensor) {
+  if (!tensor.defined()) return true;
+  if (!is_plain(*tensor.unsafeGetTensorImpl())) {
+    return fail(info.name + " made " + why_not_plain(*tensor.unsafeGetTensorImpl())), false;
+  }
+  auto found = known_.find(tensor.unsafeGetTensorImpl());
+  if (found != known_.end()) {
+    noted.results.push_back({at, item, found->second.value});
+    return true;
+  }
+  ValueId value = learn(tensor, graph_.add_value(Role::Result, tensor));
+  noted.results.push_back({at, item, value});
+  StorageUsers& users = users_of(tensor);
+  users.tensors.emplace_back(tensor.unsafeGetTensorImpl(), tensor.storage_offset());
+  if (info.allocates && tensor.numel() > 0) {
+    users.unwritten = true;
+    ++unwritten_;
+  }
+  return true;
+}
+
+bool LiveRecorder::take_results(const SchemaInfo& info, graph::Op& noted, const Stack& stack) {
+  size_t count = noted.handle.schema().returns().size();
+  size_t base = stack.size() - count;
+  for (uint32_t i = 0; i < count; ++i) {
+    const IValue& value = stack[base + i];
+    if (value.isTensor()) {
+      if (!take_result(info, noted, i, TensorRef::kWhole, value.toTensor())) return false;
+    } else if (value.isTensorList()) {
+      const auto items = value.toListRef();
+      for (size_t k = 0; k < items.size(); ++k) {
+        if (!take_result(info, noted, i, static_cast<int32_t>(k), items[k].toTensor())) return false;
+      }
+    } else if (!value.isNone() && !value.isInt()) {
+      return fail("a result of kind " + value.tagKind() + " (" + info.name + ")"), false;
+    }
+  }
+  return true;
+}
+
+void LiveRecorder::call(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const SchemaInfo& info = graph::schema_info(op);
+  bool cuda = keys.has_backend(c10::BackendComponent::CUDABit);
+  if (cuda ? info.composite_cuda : info.composite_cpu) return decompose(op, keys, stack);
+  if (info.answer == graph::Answer::Metadata) return run_below(op, kNoteKey, keys, stack);
+  if (info.lifts && lift(op, keys, stack)) return;
+  if (info.name == "aten::detach_" && !stack->back().toTensor().requires_grad()) {
+    return run_below(op, kNoteKey, keys, stack);  // changes nothing
+  }
+  call_as_leaf(op, kNoteKey, keys, stack);
+}
+
+void LiveRecorder::call_as_leaf(const OperatorHandle& op, DispatchKey key, DispatchKeySet keys, Stack* stack) {
+  runtime::PauseWatch pause;
+  const SchemaInfo& info = graph::schema_info(op);
+  bool below_inplace = below_inplace_ || (!info.tracks_views && is_below_inplace());
+  graph::Op noted{op, {}, {}, {}, {}, c10::GradMode::is_enabled(), below_inplace};
+  if (!check_operator(info, op, *stack) || !take_arguments(info, noted, *stack)) {
+    return run_below(op, key, keys, stack);
+  }
+  try {
+    run_below(op, key, keys, stack);
+  } catch (...) {
+    // The error may depend on contents, and so may what the program does about it.
+    fail("an operator raised an error (" + info.name + ")");
+    throw;
+  }
+  if (failed_ || !take_results(info, noted, *stack)) return;
+  graph_.ops.push_back(std::move(noted));
+}
+
+// A composite that reached us, as in inference mode: run its parts, which come back here one by one.
+void LiveRecorder::decompose(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  struct Restore {
+    bool& flag;
+    bool before = flag;
+    ~Restore() { flag = before; }
+  } restore{below_inplace_};
+  runtime::PauseWatch pause;
+  below_inplace_ |= is_below_inplace();
+  bool cuda = keys.has_backend(c10::BackendComponent::CUDABit);
+  op.redispatchBoxed(DispatchKeySet(cuda ? DispatchKey::CUDA : DispatchKey::CPU), stack);
+}
+
+// torch.tensor(data) fills memory by hand and then lifts it. The contents become a constant and each run gets a fresh
+// copy, which the program may write. False: an operator like any other.
+bool LiveRecorder::lift(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  at::Tensor tensor = stack->back().toTensor();
+  if (find(tensor)) return false;
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  if (!is_plain(*impl) || impl->pyobj_slot()->load_pyobj() != nullptr) return false;
+  if (!tensor.storage().resizable()) return false;  // memory of numpy or of a buffer, which others may write
+  static const auto clone = c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", "");
+  at::Tensor snapshot;
+  {
+    c10::impl::ExcludeDispatchKeyGuard off(kBothKeys | c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    Stack arguments{tensor, IValue()};
+    clone.callBoxed(&arguments);
+    snapshot = arguments[0].toTensor();
+  }
+  run_below(op, kNoteKey, keys, stack);
+  graph::Op noted{clone, {IValue(), IValue()}, {}, {}, {}, c10::GradMode::is_enabled(), /*below_inplace=*/true};
+  noted.tensors.push_back({0, TensorRef::kWhole, add_constant(snapshot)});
+  if (take_results(graph::schema_info(clone), noted, *stack)) graph_.ops.push_back(std::move(noted));
+  return true;
+}
+
+// ---- kernels
+
+void note_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (LiveRecorder* recorder = LiveRecorder::active()) return recorder->call(op, keys, stack);
+  // The keys travelled to another thread, or a guard brought them back after the recording had stopped.
+  run_below(op, kNoteKey, keys, stack);
+}
+
+void gate_refuse_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (LiveRecorder* recorder = LiveRecorder::active()) {
+    recorder->fail("the contents of a tensor decide what happens (" + graph::schema_info(op).name + ")");
+  }
+  run_below(op, kGateKey, keys, stack);
+}
+
+void gate_leaf_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (LiveRecorder* recorder = LiveRecorder::active()) return recorder->call_as_leaf(op, kGateKey, keys, stack);
+  run_below(op, kGateKey, keys, stack);
+}
+
+// Composite operators that read the memory of their arguments without asking another operator.
+constexpr std::array<const char*, 17> kReadsMemory = {
+    "aten::lstm.data", "aten::gru.data", "aten::rnn_tanh.data", "aten::rnn_relu.data", "aten::_pad_packed_sequence",
+    "aten::tensor_split.tensor_indices_or_sections", "aten::ctc_loss.Tensor", "aten::_reshape_from_tensor",
+    "aten::_choose_qparams_per_tensor", "aten::choose_qparams_optimized", "aten::_rowwise_prune",
+    "aten::_saturate_weight_to_fp16", "aten::_sobol_engine_draw", "aten::_sobol_engine_ff_",
+    "aten::_sobol_engine_scramble_", "aten::_sobol_engine_initialize_state_", "aten::from_file"};
+// Composite operators that fill their result without asking another operator, but can be called as a whole.
+constexpr std::array<const char*, 2> kWritesMemory = {"aten::max_pool1d", "aten::_shape_as_tensor"};
+
+template <auto* kernel>
+void register_gate(c10::Dispatcher& dispatcher, const char* name, std::vector<c10::RegistrationHandleRAII>& held) {
+  std::string_view text = name;
+  size_t dot = text.find('.');
+  c10::OperatorName op(std::string(text.substr(0, dot)),
+                       dot == std::string_view::npos ? "" : std::string(text.substr(dot + 1)));
+  if (!dispatcher.findSchema(op)) return;  // not in this version of torch
+  held.push_back(dispatcher.registerImpl(op, kGateKey, c10::KernelFunction::makeFromBoxedFunction<kernel>(),
+                                         std::nullopt, nullptr, "magneto"));
+}
+
+}  // namespace
+
+std::string install_recorder() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (DispatchKey key : {kNoteKey, kGateKey}) {
+    if (dispatcher.hasBackendFallbackForDispatchKey(key)) {
+      return std::string("another library uses torch's dispatch key ") + c10::toString(key);
+    }
+  }
+  // Never destroyed: torch may be gone before us when the process exits.
+  auto& held = *new std::vector<c10::RegistrationHandleRAII>;
+  held.push_back(dispatcher.registerFallback(
+      kNoteKey, c10::KernelFunction::makeFromBoxedFunction<&note_kernel>(), "magneto"));
+  held.push_back(dispatcher.registerFallback(kGateKey, c10::KernelFunction::makeFallthrough(), "magneto"));
+  for (const char* name : kReadsMemory) register_gate<&gate_refuse_kernel>(dispatcher, name, held);
+  for (const char* name : kWritesMemory) register_gate<&gate_leaf_kernel>(dispatcher, name, held);
+  return "";
+}
+
+bool is_recording() { return LiveRecorder::active() != nullptr; }
+
+uint64_t recorder_key_bits() { return kBothKeys.raw_repr(); }
+
+std::unique_ptr<runtime::Recording> start_recording(std::function<void(std::string reason)> on_fail) {
+  return std::make_unique<LiveRecorder>(std::move(on_fail));
+}
+
+}  // namespace magneto::record

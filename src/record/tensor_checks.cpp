@@ -1,0 +1,104 @@
+// Compares tensors with what was noted about them, in one pass over compact arrays.
+#include "record/tensor_checks.h"
+
+#include <cstring>
+
+#include "cpython/ref.h"
+#include "graph/graph.h"
+#include "runtime/torch_python.h"
+
+namespace magneto::record {
+namespace {
+
+// Conjugation, negation, inference mode, sparsity and wrappers all show in the key set. The storage offset is left
+// out on purpose: no operator is chosen by it, and slices of one tensor differ in it.
+struct Expected {
+  PyTypeObject* type;
+  uint64_t keys;
+  c10::ScalarType dtype;
+  c10::Device device;
+  bool requires_grad;
+  uint32_t dim;
+  uint32_t shape_at;  // sizes, then strides, in shapes_
+};
+
+class Checks final : public runtime::TensorChecks {
+ public:
+  void add(PyObject* object) override {
+    const at::Tensor& tensor = runtime::unpack_tensor(object);
+    const auto* impl = tensor.unsafeGetTensorImpl();
+    expected_.push_back({Py_TYPE(object), impl->key_set().raw_repr(), tensor.scalar_type(), tensor.device(),
+                         tensor.requires_grad(), static_cast<uint32_t>(tensor.dim()),
+                         static_cast<uint32_t>(shapes_.size())});
+    types_.push_back(py::Ref::borrow(reinterpret_cast<PyObject*>(Py_TYPE(object))));
+    shapes_.insert(shapes_.end(), tensor.sizes().begin(), tensor.sizes().end());
+    shapes_.insert(shapes_.end(), tensor.strides().begin(), tensor.strides().end());
+  }
+
+  ptrdiff_t first_mismatch(PyObject* const* tensors) const override {
+    const Expected* expected = expected_.data();
+    for (size_t i = 0; i < expected_.size(); ++i) {
+      if (!matches(expected[i], tensors[i])) [[unlikely]] return static_cast<ptrdiff_t>(i);
+    }
+    return -1;
+  }
+
+  size_t size() const override { return expected_.size(); }
+
+  std::string explain(size_t index, PyObject* actual) const override;
+
+ private:
+  bool matches(const Expected& expected, PyObject* object) const {
+    if (Py_TYPE(object) != expected.type) return false;
+    const c10::TensorImpl* impl = runtime::unpack_tensor(object).unsafeGetTensorImpl();
+    if (impl->key_set().raw_repr() != expected.keys || impl->has_symbolic_sizes_strides()) return false;
+    auto sizes = impl->sizes();
+    if (sizes.size() != expected.dim) return false;
+    const int64_t* shape = shapes_.data() + expected.shape_at;
+    size_t bytes = expected.dim * sizeof(int64_t);
+    return std::memcmp(sizes.data(), shape, bytes) == 0 &&
+           std::memcmp(impl->strides().data(), shape + expected.dim, bytes) == 0 &&
+           impl->dtype() == c10::scalarTypeToTypeMeta(expected.dtype) && impl->device() == expected.device &&
+           impl->requires_grad() == expected.requires_grad;
+  }
+
+  graph::Value value_of(const Expected& expected) const {
+    auto shape = shapes_.begin() + expected.shape_at;
+    return {graph::Role::Input, expected.dtype, expected.device, {shape, shape + expected.dim},
+            {shape + expected.dim, shape + 2 * expected.dim}};
+  }
+
+  std::vector<Expected> expected_;
+  std::vector<int64_t> shapes_;
+  std::vector<py::Ref> types_;  // keeps the types alive
+};
+
+std::string describe(PyTypeObject* type, const graph::Value& value, bool requires_grad) {
+  std::string text = graph::to_text(value);
+  if (type != runtime::tensor_class()) text = std::string(type->tp_name) + " " + text;
+  return requires_grad ? text + " requiring grad" : text;
+}
+
+std::string Checks::explain(size_t index, PyObject* actual) const {
+  const Expected& expected = expected_.at(index);
+  std::string was = describe(expected.type, value_of(expected), expected.requires_grad);
+  if (!PyObject_TypeCheck(actual, runtime::tensor_class())) {
+    return std::string(Py_TYPE(actual)->tp_name) + ", was " + was;
+  }
+  const at::Tensor& tensor = runtime::unpack_tensor(actual);
+  if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+    return std::string("a tensor of another kind, was ") + was;
+  }
+  graph::Value value{graph::Role::Input, tensor.scalar_type(), tensor.device(), tensor.sizes().vec(),
+                     tensor.strides().vec()};
+  std::string is = describe(Py_TYPE(actual), value, tensor.requires_grad());
+  if (is != was) return is + ", was " + was;
+  auto keys = tensor.key_set() ^ c10::DispatchKeySet(c10::DispatchKeySet::RAW, expected.keys);
+  return is + ", differs in " + (keys.empty() ? "nothing any more" : c10::toString(keys.highestPriorityTypeId()));
+}
+
+}  // namespace
+
+std::unique_ptr<runtime::TensorChecks> make_tensor_checks() { return std::make_unique<Checks>(); }
+
+}  // namespace magneto::record

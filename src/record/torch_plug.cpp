@@ -1,0 +1,264 @@
+// Torch behind the interface runtime::TensorPlug.
+#include "record/torch_plug.h"
+
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "cpython/ref.h"
+#include "record/call_table.h"
+#include "record/global_state.h"
+#include "record/live_recorder.h"
+#include "record/plain_tensor.h"
+#include "record/tensor_checks.h"
+#include "runtime/errors.h"
+#include "runtime/tensor_plug.h"
+#include "runtime/torch_python.h"
+
+namespace magneto::record {
+namespace {
+
+using runtime::CallKind;
+using std::string_view;
+
+bool starts_with(string_view text, string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
+
+// The qualified name that C types carry: "torch._C.TensorBase".
+bool is_torch_type(PyTypeObject* type) { return starts_with(type->tp_name, "torch."); }
+
+string_view text_of(PyObject* object) {
+  if (!object || !PyUnicode_Check(object)) return {};
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(object, &size);
+  if (!data) PyErr_Clear();
+  return data ? string_view(data, static_cast<size_t>(size)) : string_view();
+}
+
+py::Ref get_attribute(PyObject* object, const char* name) {
+  py::Ref value = py::Ref::steal(PyObject_GetAttrString(object, name));
+  if (!value) throw InternalError(std::string("torch has no ") + name);
+  return value;
+}
+
+class TorchPlug final : public runtime::TensorPlug {
+ public:
+  TorchPlug();
+
+  std::string why_not_plain(PyObject* tensor) const override;
+  CallKind classify_call(PyObject* callable) const override;
+  CallKind classify_attribute(PyObject* tensor, PyObject* name) const override;
+  bool is_immutable(PyTypeObject* type) const override;
+  std::string why_not_record() const override;
+  std::unique_ptr<runtime::Recording> record(std::function<void(std::string)> on_fail) const override;
+  std::unique_ptr<runtime::TensorChecks> tensor_checks() const override { return make_tensor_checks(); }
+  std::unique_ptr<runtime::GlobalState> global_state() const override { return snapshot_global_state(); }
+
+ private:
+  CallKind classify_c_function(PyObject* callable) const;
+  CallKind classify_new_c_function(PyObject* callable) const;
+  CallKind classify_script_function(PyObject* callable) const;
+  CallKind classify_type(PyTypeObject* type) const;
+  CallKind classify_descriptor(PyObject* descriptor) const;
+  bool is_tensor_base(PyTypeObject* type) const { return type == tensor_base_ || type == tensor_type; }
+
+  PyTypeObject* tensor_base_;             // torch._C.TensorBase
+  PyTypeObject* script_function_;         // torch._C.ScriptFunction
+  PyTypeObject* variable_functions_;      // the class behind torch.add and friends
+  std::vector<PyTypeObject*> immutable_;  // dtype, device, ...
+  std::vector<py::Ref> held_;             // keeps the above alive
+  std::string why_never_;                 // why nothing can be recorded in this process
+
+  struct Known {
+    CallKind kind;
+    py::Ref holder;  // keeps the address that is the key from being used again; null for static tables
+  };
+  // Owned by the GIL.
+  mutable std::unordered_map<const void*, Known> functions_;
+  mutable std::unordered_map<PyObject*, Known> attributes_;
+};
+
+TorchPlug::TorchPlug() {
+  tensor_type = runtime::tensor_class();
+  if (!tensor_type || !runtime::parameter_class()) throw InternalError("torch is not imported");
+  py::Ref torch = py::Ref::steal(PyImport_ImportModule("torch"));
+  if (!torch) throw PythonError();
+  py::Ref c_module = get_attribute(torch.get(), "_C");
+  auto hold_type = [&](PyObject* module, const char* name) {
+    held_.push_back(get_attribute(module, name));
+    if (!PyType_Check(held_.back().get())) throw InternalError(std::string("torch.") + name + " is not a type");
+    return reinterpret_cast<PyTypeObject*>(held_.back().get());
+  };
+  tensor_base_ = hold_type(c_module.get(), "TensorBase");
+  script_function_ = hold_type(c_module.get(), "ScriptFunction");
+  variable_functions_ = hold_type(c_module.get(), "_VariableFunctionsClass");
+  for (const char* name : {"dtype", "device", "layout", "memory_format", "Size", "finfo", "iinfo", "qscheme"}) {
+    immutable_.push_back(hold_type(torch.get(), name));
+  }
+  why_never_ = install_recorder();
+}
+
+std::string TorchPlug::why_not_plain(PyObject* tensor) const {
+  PyTypeObject* type = Py_TYPE(tensor);
+  if (type != tensor_type && type != runtime::parameter_class()) {
+    return std::string("a tensor subclass ") + type->tp_name;
+  }
+  return record::why_not_plain(*runtime::unpack_tensor(tensor).unsafeGetTensorImpl());
+}
+
+// ---- callables
+
+CallKind TorchPlug::classify_call(PyObject* callable) const {
+  if (PyCFunction_Check(callable)) return classify_c_function(callable);
+  if (PyType_Check(callable)) return classify_type(reinterpret_cast<PyTypeObject*>(callable));
+  PyTypeObject* type = Py_TYPE(callable);
+  if (type == &PyMethodDescr_Type || type == &PyWrapperDescr_Type || type == &PyClassMethodDescr_Type) {
+    return classify_descriptor(callable);
+  }
+  if (type == &_PyMethodWrapper_Type) {
+    py::Ref self = py::Ref::steal(PyObject_GetAttrString(callable, "__self__"));
+    py::Ref name = py::Ref::steal(PyObject_GetAttrString(callable, "__name__"));
+    if (!self || !name) return PyErr_Clear(), CallKind::Refused;
+    if (is_tensor(self.get())) return tensor_method_kind(text_of(name.get()));
+    return is_torch_type(Py_TYPE(self.get())) ? CallKind::Refused : CallKind::Foreign;
+  }
+  if (type == script_function_) return classify_script_function(callable);
+  // Instances of C types. Classes of Python code carry no qualified name.
+  return is_torch_type(type) ? CallKind::Refused : CallKind::Foreign;
+}
+
+CallKind TorchPlug::classify_type(PyTypeObject* type) const {
+  for (PyTypeObject* immutable : immutable_) {
+    if (type == immutable) return CallKind::Query;
+  }
+  if (PyType_IsSubtype(type, tensor_base_)) return CallKind::Refused;
+  return is_torch_type(type) ? CallKind::Refused : CallKind::Foreign;
+}
+
+CallKind TorchPlug::classify_descriptor(PyObject* descriptor) const {
+  PyTypeObject* owner = PyDescr_TYPE(descriptor);
+  if (is_tensor_base(owner)) return tensor_method_kind(text_of(PyDescr_NAME(descriptor)));
+  for (PyTypeObject* immutable : immutable_) {
+    if (owner == immutable) return CallKind::Query;
+  }
+  return is_torch_type(owner) ? CallKind::Refused : CallKind::Foreign;
+}
+
+// The module that a C function says it belongs to, or that it is bound to.
+string_view module_of(PyCFunctionObject* function) {
+  if (auto name = text_of(function->m_module); !name.empty()) return name;
+  if (!function->m_self || !PyModule_Check(function->m_self)) return {};
+  const char* name = PyModule_GetName(function->m_self);
+  if (!name) PyErr_Clear();
+  return name ? name : "";
+}
+
+// A C type of torch, an instance of one, or derived from one in Python.
+bool comes_from_torch(PyObject* object) {
+  PyTypeObject* type = PyType_Check(object) ? reinterpret_cast<PyTypeObject*>(object) : Py_TYPE(object);
+  if (!type->tp_mro) return is_torch_type(type);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    PyObject* base = PyTuple_GET_ITEM(type->tp_mro, i);
+    if (PyType_Check(base) && is_torch_type(reinterpret_cast<PyTypeObject*>(base))) return true;
+  }
+  return false;
+}
+
+CallKind TorchPlug::classify_new_c_function(PyObject* callable) const {
+  auto* function = reinterpret_cast<PyCFunctionObject*>(callable);
+  PyObject* self = function->m_self;
+  string_view name = function->m_ml->ml_name ? function->m_ml->ml_name : "";
+  string_view module = module_of(function);
+  if (self && self == reinterpret_cast<PyObject*>(variable_functions_)) return tensor_function_kind(name);
+  // Operators called by name; they have no other way than the dispatcher.
+  if (starts_with(module, "torch._ops.")) return CallKind::TensorOp;
+  for (string_view tensor_module : {"torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special"}) {
+    if (module == tensor_module) return tensor_function_kind(name);
+  }
+  for (string_view plain_module : {"torch", "torch._C", "torch._C._functorch"}) {
+    if (module == plain_module) return module_function_kind(name);
+  }
+  if (module == "torch" || starts_with(module, "torch.") || (self && comes_from_torch(self))) return CallKind::Refused;
+  return CallKind::Foreign;
+}
+
+CallKind TorchPlug::classify_c_function(PyObject* callable) const {
+  auto* function = reinterpret_cast<PyCFunctionObject*>(callable);
+  // Methods bound to an object must not keep it alive through the table.
+  if (PyObject* self = function->m_self) {
+    if (is_tensor(self)) return tensor_method_kind(function->m_ml->ml_name ? function->m_ml->ml_name : "");
+    if (is_immutable(Py_TYPE(self))) return CallKind::Query;
+  }
+  auto found = functions_.find(function->m_ml);
+  if (found != functions_.end()) return found->second.kind;
+  CallKind kind = classify_new_c_function(callable);
+  if (kind != CallKind::Foreign) functions_.emplace(function->m_ml, Known{kind, py::Ref::borrow(callable)});
+  return kind;
+}
+
+// A script function works through the dispatcher, unless its code prints, warns, or turns tensors into lists.
+CallKind TorchPlug::classify_script_function(PyObject* callable) const {
+  auto found = functions_.find(callable);
+  if (found != functions_.end()) return found->second.kind;
+  py::Ref graph = py::Ref::steal(PyObject_GetAttrString(callable, "inlined_graph"));
+  py::Ref text = graph ? py::Ref::steal(PyObject_Str(graph.get())) : py::Ref();
+  if (!text) PyErr_Clear();
+  string_view code = text_of(text.get());
+  CallKind kind = code.empty() ? CallKind::Refused : CallKind::TensorOp;
+  for (string_view refused : {"prim::Print", "aten::warn", "prim::tolist", "prim::data", "prim::RaiseException", "^"}) {
+    if (code.find(refused) != string_view::npos) kind = CallKind::Refused;
+  }
+  functions_.emplace(callable, Known{kind, py::Ref::borrow(callable)});
+  return kind;
+}
+
+// ---- attributes
+
+CallKind TorchPlug::classify_attribute(PyObject* tensor, PyObject* name) const {
+  PyTypeObject* type = Py_TYPE(tensor);
+  if (type != tensor_type && type != runtime::parameter_class()) return CallKind::Foreign;
+  auto found = attributes_.find(name);
+  if (found != attributes_.end()) return found->second.kind;
+  CallKind kind = CallKind::Foreign;
+  // On the type, descriptors answer with themselves.
+  py::Ref descriptor = py::Ref::steal(PyObject_GetAttr(reinterpret_cast<PyObject*>(tensor_type), name));
+  if (!descriptor) {
+    PyErr_Clear();
+    return CallKind::Foreign;  // the tensor's own dictionary
+  }
+  PyTypeObject* descriptor_type = Py_TYPE(descriptor.get());
+  if (descriptor_type == &PyGetSetDescr_Type || descriptor_type == &PyMemberDescr_Type) {
+    bool of_torch = is_tensor_base(PyDescr_TYPE(descriptor.get()));
+    kind = of_torch ? tensor_attribute_kind(text_of(name)) : CallKind::Foreign;
+  } else if (descriptor_type == &PyMethodDescr_Type || descriptor_type == &PyWrapperDescr_Type) {
+    kind = is_tensor_base(PyDescr_TYPE(descriptor.get())) ? CallKind::Query : CallKind::Foreign;  // only binds it
+  }
+  if (PyUnicode_CHECK_INTERNED(name)) attributes_.emplace(name, Known{kind, py::Ref::borrow(name)});
+  return kind;
+}
+
+bool TorchPlug::is_immutable(PyTypeObject* type) const {
+  for (PyTypeObject* immutable : immutable_) {
+    if (type == immutable) return true;
+  }
+  return false;
+}
+
+// ---- recordings
+
+std::string TorchPlug::why_not_record() const {
+  if (!why_never_.empty()) return why_never_;
+  if (is_recording()) return "a recording is active already";
+  return why_state_forbids_recording();
+}
+
+std::unique_ptr<runtime::Recording> TorchPlug::record(std::function<void(std::string)> on_fail) const {
+  MAGNETO_ASSERT(why_never_.empty() && !is_recording());
+  forget_autocast_casts();
+  return start_recording(std::move(on_fail));
+}
+
+}  // namespace
+
+void install_torch_plug() { runtime::install_tensor_plug(std::make_unique<TorchPlug>()); }
+
+}  // namespace magneto::record

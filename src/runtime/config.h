@@ -1,0 +1,43 @@
+// One table of settings: it makes the C++ fields, the Python attributes of magneto.config, the MAGNETO_… environment
+// variables and their documentation.
+//
+//   environment ──read once, at import──▶ values ◀──magneto.config.name = …, config.patch(name=…)
+//                                           │
+//                                           └──▶ read where used; nothing caches a setting
+#pragma once
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+// type, name, default, what it does
+#define MAGNETO_SETTINGS(SETTING)                                                                                     \
+  SETTING(bool, enabled, true, "Compile at all; when false every compiled function runs eagerly.")                   \
+  SETTING(std::string, logs, "", "What to log to stderr, comma-separated: capture, guards, graph, program, or all.") \
+  SETTING(int64_t, cache_limit, 8, "Compiled variants kept per function; the least recently used one is dropped.")   \
+  SETTING(int64_t, capture_attempts, 3, "Failed captures in a row after which a function stays eager.")              \
+  SETTING(int64_t, recapture_limit, 64, "Captures per function after which calls that no variant fits run eagerly.") \
+  SETTING(bool, without_tensors, false, "Compile functions that do no tensor work, too.")
+
+namespace magneto::runtime {
+
+struct Config {
+#define MAGNETO_FIELD(type, name, default_value, doc) type name = default_value;
+  MAGNETO_SETTINGS(MAGNETO_FIELD)
+#undef MAGNETO_FIELD
+};
+// Owned by the GIL.
+Config& config();
+
+using SettingValue = std::variant<bool, int64_t, std::string>;
+struct Setting {
+  const char* name;
+  const char* doc;
+  SettingValue default_value;
+};
+const std::vector<Setting>& settings();
+SettingValue get_setting(const std::string& name);              // UserError names the choices
+void set_setting(const std::string& name, SettingValue value);  // UserError on a wrong name or type
+void read_environment();                                        // UserError on a value that does not parse
+
+}  // namespace magneto::runtime

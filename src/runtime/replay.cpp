@@ -1,0 +1,375 @@
+// How a graph is flattened into steps, and the loop that runs them.
+#include "runtime/replay.h"
+
+#include <ATen/core/List.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+
+#include "graph/schema_info.h"
+#include "runtime/errors.h"
+#include "runtime/state.h"
+#include "runtime/torch_python.h"
+
+namespace magneto::runtime {
+namespace {
+
+using c10::IValue;
+using graph::Role;
+using graph::ValueId;
+
+// Where a step finds a tensor. A slot belongs to one run, a pinned tensor (state, constant) to the segment.
+struct Operand {
+  enum Kind : uint8_t { Absent, Slot, LastUse, Pinned };
+  Kind kind = Absent;
+  uint32_t index = 0;
+};
+
+struct ArgSource {
+  enum Kind : uint8_t { Constant, Tensor, List, OptionalList };
+  Kind kind = Constant;
+  uint32_t index = 0;  // into constants_ or operands_
+  uint32_t count = 0;  // of list items
+};
+
+struct ResultTarget {
+  uint32_t at;
+  int32_t item;
+  uint32_t slot;
+};
+
+struct Step {
+  c10::OperatorHandle op;
+  uint32_t args_end;     // in args_; the first one is where the step before ended
+  uint32_t results_end;  // in results_
+  bool grad_mode;
+  bool below_inplace;
+};
+
+struct Output {
+  Role role;
+  uint32_t index;   // of the input, the state, or the slot
+  int32_t same_as;  // an earlier output that is the same tensor, or -1
+};
+
+using Slots = std::vector<at::Tensor>;
+using PinnedTensors = std::vector<at::Tensor>;
+
+constexpr c10::DispatchKeySet kBelowAutograd = c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset;
+
+class Replay final : public Segment {
+ public:
+  Replay(graph::Graph graph, std::vector<py::Ref> state_objects);
+
+  bool run(PyObject* const* inputs, PyObject** outputs) override;
+  size_t output_count() const override { return outputs_.size(); }
+  size_t op_count() const override { return steps_.size(); }
+  std::string text() const override { return graph::to_text(graph_); }
+  int traverse(visitproc visit, void* arg) override;
+
+ private:
+  void place_values();
+  void flatten(const graph::Op& op, size_t index);
+  Operand operand(ValueId value, size_t index) const;
+  void plan_outputs();
+
+  std::shared_ptr<const PinnedTensors> current_pins();
+  void execute(Slots& slots, const PinnedTensors& pinned) const;
+  void push_arguments(const Step& step, uint32_t& next, Slots& slots, const PinnedTensors& pinned,
+                      c10::Stack& stack) const;
+  IValue make_list(const ArgSource& source, Slots& slots, const PinnedTensors& pinned) const;
+  bool give_outputs(Slots& slots, PyObject* const* inputs, PyObject** outputs) const;
+
+  graph::Graph graph_;
+  std::vector<py::Ref> state_objects_;
+
+  // Fixed after construction.
+  std::vector<Step> steps_;
+  std::vector<ArgSource> args_;
+  std::vector<IValue> constants_;
+  std::vector<Operand> operands_;
+  std::vector<ResultTarget> results_;
+  std::vector<Output> outputs_;
+  std::vector<Operand> places_;    // by value
+  std::vector<size_t> last_uses_;  // by value: index of the op, or kForever
+  size_t slot_count_ = 0;
+  size_t max_args_ = 0;
+  static constexpr size_t kForever = SIZE_MAX;
+  static constexpr size_t kNever = SIZE_MAX - 1;
+
+  // Owned by the GIL. State first, constants after it. A run keeps the vector it started with, so that a run on
+  // another thread may replace it.
+  std::shared_ptr<const PinnedTensors> pinned_;
+  std::vector<Slots> free_slots_;
+};
+
+// ---- construction
+
+Replay::Replay(graph::Graph graph, std::vector<py::Ref> state_objects)
+    : graph_(std::move(graph)), state_objects_(std::move(state_objects)) {
+  graph::fold_constant_copies(graph_);
+  graph::remove_dead_ops(graph_);
+  graph::verify(graph_);
+  MAGNETO_ASSERT(state_objects_.size() == graph_.states.size());
+  place_values();
+  for (size_t i = 0; i < graph_.ops.size(); ++i) flatten(graph_.ops[i], i);
+  plan_outputs();
+
+  auto pinned = std::make_shared<PinnedTensors>();
+  for (const py::Ref& object : state_objects_) pinned->push_back(unpack_tensor(object.get()));
+  for (const at::Tensor& constant : graph_.constant_tensors) pinned->push_back(constant);
+  pinned_ = std::move(pinned);
+}
+
+// Inputs take the first slots, in order; results that are used take the following ones.
+void Replay::place_values() {
+  places_.resize(graph_.values.size());
+  last_uses_.assign(graph_.values.size(), kNever);
+  for (ValueId input : graph_.inputs) places_[input] = {Operand::Slot, static_cast<uint32_t>(slot_count_++)};
+  uint32_t pin = 0;
+  for (ValueId state : graph_.states) places_[state] = {Operand::Pinned, pin++};
+  for (ValueId constant : graph_.constants) places_[constant] = {Operand::Pinned, pin++};
+  for (size_t i = 0; i < graph_.ops.size(); ++i) {
+    for (const auto& tensor : graph_.ops[i].tensors) last_uses_[tensor.value] = i;
+    for (const auto& result : graph_.ops[i].results) {
+      if (places_[result.value].kind == Operand::Absent) {
+        places_[result.value] = {Operand::Slot, static_cast<uint32_t>(slot_count_++)};
+      }
+    }
+  }
+  for (ValueId output : graph_.outputs) last_uses_[output] = kForever;
+}
+
+Operand Replay::operand(ValueId value, size_t index) const {
+  Operand place = places_[value];
+  if (place.kind == Operand::Slot && last_uses_[value] == index) place.kind = Operand::LastUse;
+  return place;
+}
+
+void Replay::flatten(const graph::Op& op, size_t index) {
+  size_t first_arg = args_.size();
+  for (const IValue& value : op.args) {
+    args_.push_back({ArgSource::Constant, static_cast<uint32_t>(constants_.size()), 0});
+    constants_.push_back(value);
+  }
+  for (const graph::TensorList& list : op.lists) {
+    args_[first_arg + list.at] = {list.optional ? ArgSource::OptionalList : ArgSource::List,
+                                  static_cast<uint32_t>(operands_.size()), list.size};
+    operands_.resize(operands_.size() + list.size);
+  }
+  std::vector<uint32_t> seen;  // operands of this op that take the tensor out of its slot
+  for (const graph::TensorRef& tensor : op.tensors) {
+    Operand from = operand(tensor.value, index);
+    // The tensor may be moved out of its slot only by the last of several uses in one operator; and not if the
+    // operator returns it, which then fills the slot again.
+    if (from.kind == Operand::LastUse) {
+      for (uint32_t earlier : seen) {
+        if (operands_[earlier].index == from.index) operands_[earlier].kind = Operand::Slot;
+      }
+    }
+    ArgSource& arg = args_[first_arg + tensor.at];
+    uint32_t position;
+    if (tensor.item == graph::TensorRef::kWhole) {
+      position = static_cast<uint32_t>(operands_.size());
+      arg = {ArgSource::Tensor, position, 0};
+      operands_.push_back(from);
+    } else {
+      position = arg.index + static_cast<uint32_t>(tensor.item);
+      operands_[position] = from;
+    }
+    if (from.kind == Operand::LastUse) seen.push_back(position);
+  }
+  for (const graph::TensorRef& result : op.results) {
+    const Operand& place = places_[result.value];
+    if (place.kind != Operand::Slot) continue;  // a state tensor that was written and returned
+    if (last_uses_[result.value] == kNever) continue;
+    if (last_uses_[result.value] != kForever && last_uses_[result.value] <= index) continue;
+    results_.push_back({result.at, result.item, place.index});
+  }
+  max_args_ = std::max(max_args_, op.args.size());
+  steps_.push_back({op.handle, static_cast<uint32_t>(args_.size()), static_cast<uint32_t>(results_.size()),
+                    op.grad_mode, op.below_inplace});
+}
+
+void Replay::plan_outputs() {
+  for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+    ValueId value = graph_.outputs[i];
+    Output output{graph_.values[value].role, places_[value].index, -1};
+    for (size_t k = 0; k < i; ++k) {
+      if (graph_.outputs[k] == value) output.same_as = static_cast<int32_t>(k);
+    }
+    outputs_.push_back(output);
+  }
+}
+
+// ---- running
+
+IValue Replay::make_list(const ArgSource& source, Slots& slots, const PinnedTensors& pinned) const {
+  auto take = [&](const Operand& from) -> at::Tensor {
+    switch (from.kind) {
+      case Operand::Slot: return slots[from.index];
+      case Operand::LastUse: return std::move(slots[from.index]);
+      case Operand::Pinned: return pinned[from.index];
+      case Operand::Absent: break;
+    }
+    return {};
+  };
+  if (source.kind == ArgSource::List) {
+    c10::List<at::Tensor> list;
+    list.reserve(source.count);
+    for (uint32_t i = 0; i < source.count; ++i) list.push_back(take(operands_[source.index + i]));
+    return list;
+  }
+  c10::List<std::optional<at::Tensor>> list;
+  list.reserve(source.count);
+  for (uint32_t i = 0; i < source.count; ++i) {
+    const Operand& from = operands_[source.index + i];
+    list.push_back(from.kind == Operand::Absent ? std::optional<at::Tensor>() : std::optional(take(from)));
+  }
+  return list;
+}
+
+void Replay::push_arguments(const Step& step, uint32_t& next, Slots& slots, const PinnedTensors& pinned,
+                            c10::Stack& stack) const {
+  for (; next < step.args_end; ++next) {
+    const ArgSource& source = args_[next];
+    if (source.kind == ArgSource::Constant) {
+      stack.push_back(constants_[source.index]);
+    } else if (source.kind == ArgSource::Tensor) {
+      const Operand& from = operands_[source.index];
+      if (from.kind == Operand::Slot) {
+        stack.emplace_back(slots[from.index]);
+      } else if (from.kind == Operand::LastUse) {
+        stack.emplace_back(std::move(slots[from.index]));
+      } else {
+        stack.emplace_back(pinned[from.index]);
+      }
+    } else {
+      stack.push_back(make_list(source, slots, pinned));
+    }
+  }
+}
+
+void Replay::execute(Slots& slots, const PinnedTensors& pinned) const {
+  c10::impl::ExcludeDispatchKeyGuard below_autograd(kBelowAutograd);
+  c10::AutoGradMode restore_grad_mode(c10::GradMode::is_enabled());
+  struct RestoreInplace {
+    bool before = c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView);
+    ~RestoreInplace() { c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView, before); }
+  } inplace;
+  bool grad_mode = c10::GradMode::is_enabled();
+  bool below_inplace = inplace.before;
+  c10::Stack stack;
+  stack.reserve(max_args_);
+  uint32_t next_arg = 0, next_result = 0;
+  for (const Step& step : steps_) {
+    push_arguments(step, next_arg, slots, pinned, stack);
+    if (step.grad_mode != grad_mode) {
+      grad_mode = step.grad_mode;
+      c10::GradMode::set_enabled(grad_mode);
+    }
+    if (step.below_inplace != below_inplace) {
+      below_inplace = step.below_inplace;
+      c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView, below_inplace);
+    }
+    step.op.callBoxed(&stack);
+    for (; next_result < step.results_end; ++next_result) {
+      const ResultTarget& result = results_[next_result];
+      if (result.item < 0) {
+        slots[result.slot] = std::move(stack[result.at]).toTensor();
+      } else {
+        slots[result.slot] = stack[result.at].toListRef()[static_cast<size_t>(result.item)].toTensor();
+      }
+    }
+    stack.clear();
+  }
+}
+
+// torch.utils.swap_tensors gives a Python tensor another implementation.
+std::shared_ptr<const PinnedTensors> Replay::current_pins() {
+  for (size_t i = 0; i < state_objects_.size(); ++i) {
+    if (!unpack_tensor(state_objects_[i].get()).is_same((*pinned_)[i])) [[unlikely]] {
+      auto pinned = std::make_shared<PinnedTensors>(*pinned_);
+      for (size_t k = 0; k < state_objects_.size(); ++k) (*pinned)[k] = unpack_tensor(state_objects_[k].get());
+      pinned_ = std::move(pinned);
+      break;
+    }
+  }
+  return pinned_;
+}
+
+bool Replay::give_outputs(Slots& slots, PyObject* const* inputs, PyObject** outputs) const {
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    const Output& output = outputs_[i];
+    if (output.same_as >= 0) {
+      outputs[i] = Py_NewRef(outputs[output.same_as]);
+    } else if (output.role == Role::Input) {
+      outputs[i] = Py_NewRef(inputs[output.index]);
+    } else if (output.role == Role::State) {
+      outputs[i] = Py_NewRef(state_objects_[output.index].get());
+    } else {
+      outputs[i] = wrap_tensor(std::move(slots[output.index]));
+    }
+    if (!outputs[i]) {
+      while (i-- > 0) Py_CLEAR(outputs[i]);
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
+  Slots slots;
+  if (free_slots_.empty()) {
+    slots.resize(slot_count_);
+  } else {
+    slots = std::move(free_slots_.back());
+    free_slots_.pop_back();
+  }
+  for (size_t i = 0; i < graph_.inputs.size(); ++i) slots[i] = unpack_tensor(inputs[i]);
+  auto pinned = current_pins();
+  std::exception_ptr error;
+  bool ok = true;
+  {
+    WarningScope warnings;
+    PauseWatch pause;
+    PyThreadState* thread = PyEval_SaveThread();
+    try {
+      execute(slots, *pinned);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    PyEval_RestoreThread(thread);
+    if (!error) ok = warnings.emit();
+  }
+  if (error) {
+    set_python_error(error);
+    ok = false;
+  }
+  ok = ok && give_outputs(slots, inputs, outputs);
+  for (at::Tensor& slot : slots) slot.reset();
+  free_slots_.push_back(std::move(slots));
+  return ok;
+}
+
+// Each state tensor is held twice: by its Python object and, if the pin is the only other owner of the
+// implementation, by the reference that torch keeps from the implementation to the Python object.
+int Replay::traverse(visitproc visit, void* arg) {
+  for (size_t i = 0; i < state_objects_.size(); ++i) {
+    Py_VISIT(state_objects_[i].get());
+    const at::Tensor& pin = (*pinned_)[i];
+    if (pin.use_count() == 2 && unpack_tensor(state_objects_[i].get()).is_same(pin)) {
+      Py_VISIT(state_objects_[i].get());
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<py::Ref> state_objects) {
+  return std::make_unique<Replay>(std::move(graph), std::move(state_objects));
+}
+
+}  // namespace magneto::runtime

@@ -1,0 +1,16 @@
+// Where the global state lives. It is never destroyed: threads may still run while the process exits.
+#include "runtime/state.h"
+
+namespace magneto::runtime {
+
+ThreadState& thread_state() {
+  static thread_local ThreadState state;
+  return state;
+}
+
+Counters& counters() {
+  static Counters& counters = *new Counters;
+  return counters;
+}
+
+}  // namespace magneto::runtime

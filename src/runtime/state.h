@@ -1,0 +1,57 @@
+// The only mutable global state; each field says who owns it.
+#pragma once
+#include <Python.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "cpython/cpython.h"
+
+namespace magneto::trace {
+class Watch;
+}
+
+namespace magneto::runtime {
+
+// Owned by its thread.
+struct ThreadState {
+  // The watch that is going on, if any; lives on the C stack of the call that it watches.
+  trace::Watch* watch = nullptr;
+  // While non-zero, frames are not watched: an operator's own kernel, a signal handler, a guard or a disabled
+  // function is running. What runs there is not part of the captured function.
+  int watch_paused = 0;
+};
+ThreadState& thread_state();
+
+// Owned by the GIL.
+struct ProcessState {
+  // Written once, at import: the type of magneto.compile's results, and the way to the function inside one.
+  PyTypeObject* compiled_type = nullptr;
+  PyObject* (*compiled_inner)(PyObject*) = nullptr;
+
+  int64_t calls = 0, hits = 0;  // of compiled functions
+
+  // The frame hook: how many watches use it, and the evaluator that was there before.
+  int hook_users = 0;
+  bool hook_installed = false;
+  mg_eval_function previous_evaluator = nullptr;
+};
+inline ProcessState& process_state() {
+  static ProcessState state;
+  return state;
+}
+
+struct PauseWatch {
+  PauseWatch() { ++thread_state().watch_paused; }
+  ~PauseWatch() { --thread_state().watch_paused; }
+  PauseWatch(const PauseWatch&) = delete;
+  PauseWatch& operator=(const PauseWatch&) = delete;
+};
+
+// Owned by the GIL: magneto.counters, as group -> name -> count.
+using Counters = std::map<std::string, std::map<std::string, int64_t>>;
+Counters& counters();
+inline void count(const char* group, const std::string& name) { ++counters()[group][name]; }
+
+}  // namespace magneto::runtime

@@ -1,0 +1,78 @@
+// Holds the plug of this process, and the one that stands there before torch's: it knows no tensors at all.
+#include "runtime/tensor_plug.h"
+
+#include <utility>
+
+#include "runtime/errors.h"
+
+namespace magneto::runtime {
+
+namespace {
+
+constexpr const char* kNoTensors = "a tensor reached a build without torch";
+
+class NullSegment : public Segment {
+ public:
+  bool run(PyObject* const*, PyObject**) override { return true; }
+  size_t output_count() const override { return 0; }
+  size_t op_count() const override { return 0; }
+  std::string text() const override { return ""; }
+  int traverse(visitproc, void*) override { return 0; }
+};
+
+class NullRecording : public Recording {
+ public:
+  void add_input(PyObject*) override { MAGNETO_BUG(kNoTensors); }
+  void add_state(PyObject*) override { MAGNETO_BUG(kNoTensors); }
+  bool knows(PyObject*) const override { return false; }
+  size_t op_count() const override { return 0; }
+  std::unique_ptr<Segment> finish(const std::vector<PyObject*>& outputs) override {
+    if (!outputs.empty()) MAGNETO_BUG(kNoTensors);
+    return std::make_unique<NullSegment>();
+  }
+};
+
+class NullChecks : public TensorChecks {
+ public:
+  void add(PyObject*) override { MAGNETO_BUG(kNoTensors); }
+  ptrdiff_t first_mismatch(PyObject* const*) const override { return -1; }
+  size_t size() const override { return 0; }
+  std::string explain(size_t, PyObject*) const override { MAGNETO_BUG(kNoTensors); }
+};
+
+class NullState : public GlobalState {
+ public:
+  bool holds() const override { return true; }
+  std::string explain() const override { return ""; }
+};
+
+class NullPlug : public TensorPlug {
+ public:
+  std::string why_not_plain(PyObject*) const override { return "this build knows no tensors"; }
+  CallKind classify_call(PyObject*) const override { return CallKind::Foreign; }
+  CallKind classify_attribute(PyObject*, PyObject*) const override { return CallKind::Foreign; }
+  bool is_immutable(PyTypeObject*) const override { return false; }
+  std::string why_not_record() const override { return ""; }
+  std::unique_ptr<Recording> record(std::function<void(std::string)>) const override {
+    return std::make_unique<NullRecording>();
+  }
+  std::unique_ptr<TensorChecks> tensor_checks() const override { return std::make_unique<NullChecks>(); }
+  std::unique_ptr<GlobalState> global_state() const override { return std::make_unique<NullState>(); }
+};
+
+// Owned by the GIL; changed once, at import. Never destroyed, for threads that outlive the interpreter.
+std::unique_ptr<TensorPlug>& slot() {
+  static std::unique_ptr<TensorPlug>& plug = *new std::unique_ptr<TensorPlug>(std::make_unique<NullPlug>());
+  return plug;
+}
+
+}  // namespace
+
+const TensorPlug& tensor_plug() { return *slot(); }
+
+void install_tensor_plug(std::unique_ptr<TensorPlug> plug) {
+  MAGNETO_ASSERT(plug != nullptr);
+  slot() = std::move(plug);
+}
+
+}  // namespace magneto::runtime

@@ -1,0 +1,101 @@
+// The one interface through which tensors enter the torch-free layers (guard, program, trace, frame).
+//
+// Torch implements it in record/; the core module plugs in nothing and then compiles functions without tensors.
+// Every call is made with the GIL held. A virtual that "may raise" returns with a Python error set.
+#pragma once
+#include <Python.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace magneto::runtime {
+
+// What the tracer may assume about a callable, attribute or operator that torch implements in C.
+enum class CallKind : uint8_t {
+  Foreign,   // not torch's
+  TensorOp,  // all its work passes the dispatcher, so the recording sees it; only tensors in its result are trusted
+  Query,     // answers from tensor metadata or from state that GlobalState covers; has no effect
+  Balanced,  // changes state that GlobalState covers; allowed if the call leaves that state as it found it
+  Refused,   // torch's, but nothing is known about it
+};
+
+// Straight-line tensor work that was recorded once and can run again.
+class Segment {
+ public:
+  virtual ~Segment() = default;
+  // Fills `outputs` (output_count() of them) with new references. False: a Python error is set and nothing is owned.
+  virtual bool run(PyObject* const* inputs, PyObject** outputs) = 0;
+  virtual size_t output_count() const = 0;
+  virtual size_t op_count() const = 0;
+  virtual std::string text() const = 0;
+  // For the collector: the Python objects that this segment keeps alive.
+  virtual int traverse(visitproc visit, void* arg) = 0;
+};
+
+// A live recording on this thread: from creation until finish() or destruction, kernels run for real and are noted.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void add_input(PyObject* tensor) = 0;
+  // `tensor` was reached by a read that a guard covers, so the graph may hold on to it.
+  virtual void add_state(PyObject* tensor) = 0;
+  // An input, a state tensor, or made by a recorded operation.
+  virtual bool knows(PyObject* tensor) const = 0;
+  virtual size_t op_count() const = 0;
+  // Stops recording. Null when the recording failed; the reason went to the on_fail callback.
+  virtual std::unique_ptr<Segment> finish(const std::vector<PyObject*>& outputs) = 0;
+};
+
+// The metadata that a graph relies on, for a fixed list of tensors.
+class TensorChecks {
+ public:
+  virtual ~TensorChecks() = default;
+  virtual void add(PyObject* tensor) = 0;
+  // The index of the first of the `size()` tensors that does not match, or -1. Any object may be passed.
+  virtual ptrdiff_t first_mismatch(PyObject* const* tensors) const = 0;
+  virtual size_t size() const = 0;
+  // "float32[2, 3], was float32[2, 4]"
+  virtual std::string explain(size_t index, PyObject* actual) const = 0;
+};
+
+// A snapshot of torch's global and per-thread state (grad mode, default dtype, autocast, modes, ...).
+class GlobalState {
+ public:
+  virtual ~GlobalState() = default;
+  virtual bool holds() const = 0;
+  // "grad mode is on, was off"
+  virtual std::string explain() const = 0;
+};
+
+class TensorPlug {
+ public:
+  virtual ~TensorPlug() = default;
+  // Instances of this type and its subtypes are tensors; null when there are none.
+  PyTypeObject* tensor_type = nullptr;
+
+  bool is_tensor(PyObject* object) const { return tensor_type && PyObject_TypeCheck(object, tensor_type); }
+
+  // Exactly a plain tensor or parameter, dense, without Python overrides: one that guards and graphs understand.
+  // Otherwise a short reason ("a tensor subclass MyTensor").
+  virtual std::string why_not_plain(PyObject* tensor) const = 0;
+  virtual CallKind classify_call(PyObject* callable) const = 0;
+  virtual CallKind classify_attribute(PyObject* tensor, PyObject* name) const = 0;
+  // Objects with fixed values that may be compared and baked in: dtypes, devices, layouts, memory formats, sizes.
+  virtual bool is_immutable(PyTypeObject* type) const = 0;
+
+  // Empty if a recording may start now; otherwise why not ("a torch function mode is active").
+  virtual std::string why_not_record() const = 0;
+  virtual std::unique_ptr<Recording> record(std::function<void(std::string reason)> on_fail) const = 0;
+  virtual std::unique_ptr<TensorChecks> tensor_checks() const = 0;
+  virtual std::unique_ptr<GlobalState> global_state() const = 0;
+};
+
+// The plug of this process; one without tensors until torch's is installed.
+const TensorPlug& tensor_plug();
+void install_tensor_plug(std::unique_ptr<TensorPlug> plug);
+
+}  // namespace magneto::runtime

@@ -1,0 +1,40 @@
+// Between Python objects and torch's tensors, without torch's own Python headers, which cost half a minute per file.
+#pragma once
+#include <Python.h>
+#include <ATen/core/Tensor.h>
+
+#include <exception>
+
+namespace magneto::runtime {
+
+// `tensor` must be an instance of torch.Tensor. Its layout is checked against torch's header in torch_python.cpp.
+inline const at::Tensor& unpack_tensor(PyObject* tensor) {
+  return *reinterpret_cast<const at::Tensor*>(reinterpret_cast<const char*>(tensor) + sizeof(PyObject));
+}
+
+// A new reference; null with a Python error set.
+PyObject* wrap_tensor(at::Tensor&& tensor);
+// torch.Tensor and torch.nn.Parameter; null before torch is imported.
+PyTypeObject* tensor_class();
+PyTypeObject* parameter_class();
+
+// Sets the Python error that eager would have raised for `error`. GIL held.
+void set_python_error(const std::exception_ptr& error);
+
+// Collects torch's warnings of this thread, as torch's own bindings do, and hands them to Python's `warnings` at the end.
+class WarningScope {
+ public:
+  WarningScope();
+  ~WarningScope();
+  WarningScope(const WarningScope&) = delete;
+  WarningScope& operator=(const WarningScope&) = delete;
+  // With the GIL held and no error set. False: a filter turned a warning into an error, which is set.
+  bool emit();
+
+ private:
+  struct Handler;
+  std::unique_ptr<Handler> handler_;
+  void* previous_;
+};
+
+}  // namespace magneto::runtime

@@ -1,0 +1,144 @@
+// What an attribute look-up depends on: the class, the instance, and whatever stands in between.
+#include "cpython/cpython.h"
+#include "trace/known_types.h"
+#include "trace/watch.h"
+
+namespace magneto::trace {
+
+namespace {
+
+std::string utf8(PyObject* text) {
+  const char* chars = PyUnicode_AsUTF8(text);
+  if (!chars) PyErr_Clear();
+  return chars ? chars : "?";
+}
+
+bool is_c_attribute(PyObject* descriptor) {
+  return Py_TYPE(descriptor) == &PyGetSetDescr_Type || Py_TYPE(descriptor) == &PyMemberDescr_Type;
+}
+
+}  // namespace
+
+// Notes the look-up of `name` through the class of `object`. True if the instance's own __dict__ matters, too.
+bool Watch::read_class_attribute(PyTypeObject* type, PyObject* name, PyObject* object) {
+  guards.read_type(type, name);
+  PyObject* found = _PyType_Lookup(type, name);
+  if (!found) return true;
+  saw(found);
+  PyTypeObject* descriptor = Py_TYPE(found);
+  if (!descriptor->tp_descr_get || is_binding_descriptor(descriptor)) {
+    if (descriptor->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(descriptor);
+    return !descriptor->tp_descr_set;
+  }
+  if (descriptor == &PyProperty_Type) {
+    if (!property_is_python(found)) give_up("the property '" + utf8(name) + "' of " + type->tp_name + " is written in C");
+    return false;
+  }
+  if (is_c_attribute(found)) {
+    if (is_tensor(object)) {
+      auto kind = plug_.classify_attribute(object, name);
+      if (kind == runtime::CallKind::Refused || kind == runtime::CallKind::Balanced)
+        give_up("the call reads the attribute '" + utf8(name) + "' of a tensor");
+    }
+    return false;  // finish_attribute guards the value
+  }
+  if (kind_of(descriptor) == Kind::Identity) return false;  // the fields of named tuples
+  give_up("the attribute '" + utf8(name) + "' of " + type->tp_name + " is a " + descriptor->tp_name + ", written in C");
+  return false;
+}
+
+// super().name looks through the classes after the current one.
+void Watch::read_super(PyObject* super, PyObject* name) {
+  py::Ref self_class = py::Ref::steal(PyObject_GetAttrString(super, "__self_class__"));
+  py::Ref this_class = py::Ref::steal(PyObject_GetAttrString(super, "__thisclass__"));
+  if (!self_class || !this_class || !PyType_Check(self_class.get())) {
+    PyErr_Clear();
+    return give_up("the call uses super() in a way that is not understood");
+  }
+  PyObject* mro = ((PyTypeObject*)self_class.get())->tp_mro;
+  bool after = false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); ++i) {
+    auto* base = (PyTypeObject*)PyTuple_GET_ITEM(mro, i);
+    if (!after) {
+      after = (PyObject*)base == this_class.get();
+      continue;
+    }
+    guards.read_type(base, name);
+    PyObject* own = PyDict_GetItemWithError(base->tp_dict, name);
+    if (own) return saw(own);
+  }
+  guards.read_specials((PyTypeObject*)self_class.get());
+}
+
+void Watch::read_attribute(PyObject* object, PyObject* name) {
+  if (!alive()) return;
+  if (!PyUnicode_Check(name)) return give_up("the call reads an attribute whose name is no string");
+  PyTypeObject* type = Py_TYPE(object);
+  if (type == &PySuper_Type) return read_super(object, name);
+  if (PyModule_Check(object)) {
+    PyObject* dict = PyModule_GetDict(object);
+    guards.read_type(type, name);
+    read_dict_key(dict, name);
+    if (!PyDict_GetItemWithError(dict, name)) {
+      PyErr_Clear();
+      py::Ref fallback = py::Ref::steal(PyUnicode_InternFromString("__getattr__"));
+      read_dict_key(dict, fallback.get());
+    }
+    if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(type);
+    return;
+  }
+  if (PyMethod_Check(object)) {
+    if (!_PyType_Lookup(type, name)) read_attribute(PyMethod_GET_FUNCTION(object), name);
+    return;
+  }
+  if (PyType_Check(object)) {
+    auto* cls = (PyTypeObject*)object;
+    guards.read_type(cls, name);
+    if (PyObject* found = _PyType_Lookup(cls, name)) {
+      saw(found);
+      PyTypeObject* descriptor = Py_TYPE(found);
+      if (descriptor->tp_descr_get && !is_binding_descriptor(descriptor) && descriptor != &PyProperty_Type &&
+          !is_c_attribute(found) && kind_of(descriptor) != Kind::Identity)
+        give_up("the class attribute '" + utf8(name) + "' of " + cls->tp_name + " is a " + descriptor->tp_name);
+    }
+    read_class_attribute(type, name, object);
+    if (type != &PyType_Type) guards.read_specials(type);
+    return;
+  }
+  Kind kind = kind_of(type);
+  if (type->tp_getattro != PyObject_GenericGetAttr && kind != Kind::Atom && kind != Kind::Identity) {
+    if (!is_python_class(type)) return give_up("the call reads an attribute of a " + std::string(type->tp_name));
+    guards.read_specials(type);  // __getattr__ or __getattribute__, whose Python code is watched
+  }
+  if (!read_class_attribute(type, name, object) || !alive() || is_fresh(object)) return;
+  guards.read_instance(object);
+  PyObject** slot = mg_dict_slot(object);
+  if (slot && *slot) read_dict_key(*slot, name);
+}
+
+void Watch::finish_attribute(PyObject* object, PyObject* name, PyObject* value) {
+  if (!alive()) return;
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject* descriptor = _PyType_Lookup(type, name);
+  if (!descriptor || !is_c_attribute(descriptor)) return;
+  if (is_tensor(object)) {
+    check_tensors(value, "an attribute of a tensor");
+    return;
+  }
+  if (is_fresh(object)) {
+    if (PyDict_Check(value)) mark_fresh(value);  // __dict__
+    return;
+  }
+  if (plug_.is_immutable(type) || kind_of(type) == Kind::Atom) return;
+  if (PyDict_Check(value)) guards.read_instance(object);
+  py::Ref again = py::Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject*)type));
+  if (!again) PyErr_Clear();
+  if (again.get() != value && !(again && guard::same_atom(again.get(), value)))
+    return give_up("the call reads '" + utf8(name) + "' of a " + type->tp_name);
+  if (kind_of(type) == Kind::Unknown && Py_TYPE(descriptor) == &PyGetSetDescr_Type)
+    return give_up("the call reads '" + utf8(name) + "' of a " + type->tp_name);
+  guards.read_slot(object, descriptor, value);
+  saw(value);
+}
+
+}  // namespace magneto::trace

@@ -1,0 +1,177 @@
+// The table of C functions that real models call, and what each does.
+#include "trace/call_table.h"
+
+#include <unordered_map>
+
+#include "cpython/cpython.h"
+#include "cpython/ref.h"
+
+namespace magneto::trace {
+
+namespace {
+
+struct Entry {
+  Model model;
+  const char* names;  // expressions that give the functions, separated by spaces
+};
+
+constexpr Entry kEntries[] = {
+    {Model::Pure,
+     "abs all any ascii bin chr divmod format hex max min oct ord pow repr round sum globals "
+     "functools.reduce sys.getrecursionlimit sys.intern object.__format__ object.__reduce__ "
+     "operator.index operator.add operator.sub operator.mul operator.truediv operator.floordiv operator.mod "
+     "operator.pow operator.neg operator.pos operator.abs operator.eq operator.ne operator.lt operator.le operator.gt "
+     "operator.ge operator.and_ operator.or_ operator.xor operator.not_ operator.truth operator.lshift operator.rshift "
+     "operator.contains operator.matmul operator.invert operator.concat operator.countOf operator.length_hint "
+     "dict.fromkeys int.from_bytes float.fromhex bytes.fromhex str.maketrans "
+     "object.__str__ object.__repr__ object.__eq__ object.__ne__ object.__lt__ object.__le__ object.__gt__ "
+     "object.__ge__ object.__dir__ type.__repr__ list.__repr__ dict.__repr__ tuple.__repr__ "
+     "list.__eq__ list.__ne__ dict.__eq__ dict.__ne__ set.__eq__ type.__or__ type.__ror__ "
+     "list.__add__ list.__mul__ list.__rmul__ list.__contains__ set.__contains__ dict.__or__"},
+    {Model::Types,
+     "callable hash id isinstance issubclass type.__instancecheck__ type.__subclasscheck__ type.mro "
+     "type.__subclasses__ object.__hash__ object.__init_subclass__ object.__subclasshook__ operator.is_ operator.is_not "
+     "object.__sizeof__"},
+    {Model::Abc, "_abc._abc_instancecheck _abc._abc_subclasscheck"},
+    {Model::GetAttribute,
+     "getattr hasattr object.__getattribute__ type.__getattribute__ types.ModuleType.__getattribute__ "
+     "super.__getattribute__"},
+    {Model::SetAttribute, "setattr object.__setattr__ type.__setattr__"},
+    {Model::DeleteAttribute, "delattr object.__delattr__"},
+    {Model::DictLookup, "dict.get dict.__getitem__ dict.__contains__ collections.OrderedDict.__getitem__"},
+    {Model::Contents,
+     "len sorted list.index list.count list.copy list.__len__ list.__iter__ list.__getitem__ list.__reversed__ "
+     "dict.keys dict.values dict.items dict.copy dict.__len__ dict.__iter__ dict.__reversed__ "
+     "set.copy set.__len__ set.__iter__ set.union set.intersection set.difference set.issubset set.issuperset "
+     "set.isdisjoint set.symmetric_difference "
+     "collections.OrderedDict.keys collections.OrderedDict.values collections.OrderedDict.items "
+     "collections.OrderedDict.copy collections.OrderedDict.__iter__ collections.OrderedDict.__len__ "
+     "collections.OrderedDict.__reversed__ collections.OrderedDict.__eq__ collections.defaultdict.copy "
+     "collections.deque.__len__ collections.deque.__iter__ collections.deque.count collections.deque.copy "
+     "types.MappingProxyType.keys types.MappingProxyType.values types.MappingProxyType.items "
+     "types.MappingProxyType.get types.MappingProxyType.copy types.MappingProxyType.__contains__ "
+     "types.MappingProxyType.__getitem__ types.MappingProxyType.__len__ types.MappingProxyType.__iter__"},
+    {Model::DictPop, "dict.pop collections.OrderedDict.pop"},
+    {Model::Mutate,
+     "list.append list.extend list.insert list.pop list.remove list.clear list.sort list.reverse list.__setitem__ "
+     "list.__delitem__ list.__iadd__ list.__imul__ dict.update dict.setdefault dict.clear dict.popitem "
+     "dict.__setitem__ dict.__delitem__ dict.__ior__ set.add set.discard set.remove set.update set.clear set.pop "
+     "set.difference_update set.intersection_update set.symmetric_difference_update set.__ior__ "
+     "collections.OrderedDict.update collections.OrderedDict.setdefault collections.OrderedDict.clear "
+     "collections.OrderedDict.popitem collections.OrderedDict.move_to_end collections.OrderedDict.__setitem__ "
+     "collections.OrderedDict.__delitem__ collections.deque.append collections.deque.appendleft "
+     "collections.deque.extend collections.deque.pop collections.deque.popleft collections.deque.clear "
+     "BaseException.with_traceback BaseException.add_note BaseException.__setstate__"},
+    {Model::Init,
+     "object.__init__ list.__init__ dict.__init__ set.__init__ BaseException.__init__ "
+     "collections.OrderedDict.__init__ collections.defaultdict.__init__ collections.deque.__init__ property.__init__ "
+     "types.SimpleNamespace.__init__ OSError.__init__ ImportError.__init__ AttributeError.__init__ NameError.__init__ "
+     "StopIteration.__init__ SyntaxError.__init__ UnicodeDecodeError.__init__ UnicodeEncodeError.__init__ type.__init__"},
+    {Model::Next, "next"},
+    {Model::Iterate, "iter"},
+    {Model::ClassCall, "type.__call__"},
+    {Model::ContextGet, "contextvars.ContextVar.get"},
+    {Model::ContextSet, "contextvars.ContextVar.set"},
+    {Model::ContextReset, "contextvars.ContextVar.reset"},
+    {Model::InstanceDict, "vars"},
+};
+
+// Types and modules whose every C method is pure.
+constexpr const char* kPureOwners[] = {"str", "int", "float", "bool", "complex", "bytes", "tuple",
+                                       "frozenset", "range", "slice", "math"};
+
+// What identifies a C function, whether bound or not: its definition, or the definition and type of a slot wrapper.
+const void* definition_of(PyObject* callable, PyObject** self) {
+  *self = nullptr;
+  if (PyCFunction_Check(callable)) {
+    PyObject* bound = PyCFunction_GET_SELF(callable);
+    if (bound && !PyModule_Check(bound) && !PyType_Check(bound)) *self = bound;
+    return ((PyCFunctionObject*)callable)->m_ml;
+  }
+  PyTypeObject* type = Py_TYPE(callable);
+  if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type)
+    return ((PyMethodDescrObject*)callable)->d_method;
+  if (type == &PyWrapperDescr_Type) return callable;
+  PyWrapperDescrObject* descriptor;
+  if (mg_method_wrapper(callable, &descriptor, self)) return descriptor;
+  return nullptr;
+}
+
+using Table = std::unordered_map<const void*, Model>;
+
+void add(Table* table, PyObject* callable, Model model) {
+  PyObject* self;
+  const void* key = definition_of(callable, &self);
+  // A slot wrapper that several types share through inheritance is one object; keep it, its address is the key.
+  if (key && table->emplace(key, model).second) Py_INCREF(callable);
+}
+
+Table build_table() {
+  Table table;
+  py::Ref scope = py::Ref::steal(PyDict_New());
+  py::Ref ready = py::Ref::steal(
+      PyRun_String("import _abc, builtins, collections, contextvars, functools, math, operator, sys, types\n",
+                   Py_file_input, scope.get(), scope.get()));
+  if (!ready) PyErr_Clear();
+  for (const Entry& entry : kEntries) {
+    std::string names = entry.names;
+    for (size_t start = 0; start < names.size();) {
+      size_t end = std::min(names.find(' ', start), names.size());
+      std::string name = names.substr(start, end - start);
+      start = end + 1;
+      py::Ref callable = py::Ref::steal(PyRun_String(name.c_str(), Py_eval_input, scope.get(), scope.get()));
+      if (callable) add(&table, callable.get(), entry.model);
+      PyErr_Clear();
+    }
+  }
+  for (const char* owner : kPureOwners) {
+    std::string expression = std::string("list(vars(") + owner + ").values())";
+    py::Ref members = py::Ref::steal(PyRun_String(expression.c_str(), Py_eval_input, scope.get(), scope.get()));
+    PyErr_Clear();
+    for (Py_ssize_t i = 0; members && i < PyList_GET_SIZE(members.get()); ++i) {
+      PyObject* member = PyList_GET_ITEM(members.get(), i);
+      if (PyCFunction_Check(member) && ((PyCFunctionObject*)member)->m_ml->ml_name == std::string("__new__")) continue;
+      add(&table, member, Model::Pure);
+    }
+  }
+  return table;
+}
+
+Table& table() {
+  static Table* table = new Table(build_table());
+  return *table;
+}
+
+}  // namespace
+
+Model model_of(PyObject* callable, PyObject** self) {
+  const void* key = definition_of(callable, self);
+  if (!key) return Model::Unknown;
+  auto found = table().find(key);
+  if (found != table().end()) return found->second;
+  // `__new__` is one C function for all types, bound to the type.
+  if (PyCFunction_Check(callable) && std::string(((PyCFunctionObject*)callable)->m_ml->ml_name) == "__new__")
+    return Model::New;
+  return Model::Unknown;
+}
+
+std::string callable_name(PyObject* callable) {
+  for (const char* attribute : {"__qualname__", "__name__"}) {
+    py::Ref name = py::Ref::steal(PyObject_GetAttrString(callable, attribute));
+    if (!name || !PyUnicode_Check(name.get())) {
+      PyErr_Clear();
+      continue;
+    }
+    std::string result = PyUnicode_AsUTF8(name.get());
+    py::Ref module = py::Ref::steal(PyObject_GetAttrString(callable, "__module__"));
+    if (!module) PyErr_Clear();
+    if (module && PyUnicode_Check(module.get()) && PyUnicode_CompareWithASCIIString(module.get(), "builtins") != 0)
+      result = std::string(PyUnicode_AsUTF8(module.get())) + "." + result;
+    return result;
+  }
+  return std::string("a ") + Py_TYPE(callable)->tp_name;
+}
+
+void set_compiling_query(PyObject* function) { add(&table(), function, Model::Compiling); }
+
+}  // namespace magneto::trace

@@ -1,0 +1,41 @@
+// What the tracer knows about functions written in C: a table of models.
+#pragma once
+#include <Python.h>
+
+#include <string>
+
+namespace magneto::trace {
+
+enum class Model : uint8_t {
+  Unknown,
+  Pure,          // looks at its arguments, however deep, and answers
+  Types,         // looks at the types and identities of its arguments only
+  Abc,           // Types, and at the registry of abstract base classes
+  GetAttribute,  // (object, name[, default])
+  SetAttribute,  // (object, name, value)
+  DeleteAttribute,
+  DictLookup,   // self is a dict; (key[, default])
+  Contents,     // looks at the items of self (or of the argument) and answers with something new
+  DictPop,      // (key[, default]): changes self only if the key is there
+  Mutate,       // changes self
+  New,          // makes an object: __new__ of a plain type
+  Init,         // initialises self: __init__ of a plain type
+  Next,         // advances the iterator
+  Iterate,      // iter()
+  ClassCall,    // type.__call__
+  ContextGet,
+  ContextSet,
+  ContextReset,
+  InstanceDict,  // vars(object)
+  Compiling,     // magneto.is_compiling(): true under a watch
+};
+
+// The model of a C function, method descriptor, slot wrapper or bound version of one of these. `self` receives the
+// bound object (borrowed), or null if the first argument is meant.
+Model model_of(PyObject* callable, PyObject** self);
+// "dict.pop", "time.time": for people.
+std::string callable_name(PyObject* callable);
+// Lets the bindings tell which function is magneto.is_compiling.
+void set_compiling_query(PyObject* function);
+
+}  // namespace magneto::trace

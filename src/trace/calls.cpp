@@ -1,0 +1,369 @@
+// Calls: Python callees come back through the frame hook; C functions are run and then noted by their model.
+#include <vector>
+
+#include "cpython/cpython.h"
+#include "runtime/state.h"
+#include "trace/call_table.h"
+#include "trace/known_types.h"
+#include "trace/watch.h"
+
+namespace magneto::trace {
+
+using runtime::CallKind;
+
+namespace {
+
+struct Call {
+  PyObject* callable;
+  PyObject* const* args;
+  size_t positional;
+  PyObject* keyword_names;
+
+  size_t size() const { return positional + (keyword_names ? PyTuple_GET_SIZE(keyword_names) : 0); }
+  PyObject* make() const { return PyObject_Vectorcall(callable, args, positional, keyword_names); }
+};
+
+bool is_lru_cache(PyObject* object) {
+  return std::string_view(Py_TYPE(object)->tp_name) == "functools._lru_cache_wrapper";
+}
+
+bool is_partial(PyObject* object) { return std::string_view(Py_TYPE(object)->tp_name) == "functools.partial"; }
+
+// The function inside a compiled one: a watched call that meets it goes on into the function itself.
+PyObject* compiled_callee(PyObject* callable) {
+  const runtime::ProcessState& state = runtime::process_state();
+  return state.compiled_type && Py_IS_TYPE(callable, state.compiled_type) ? state.compiled_inner(callable) : nullptr;
+}
+
+bool is_container(PyObject* object) {
+  return PyList_CheckExact(object) || PyDict_CheckExact(object) || PySet_CheckExact(object) ||
+         PyTuple_CheckExact(object);
+}
+
+}  // namespace
+
+// Applies the model of one C function to one call: `before` notes reads and effects, `after` looks at the result.
+class CallModel {
+ public:
+  CallModel(Watch& watch, const Call& call, Model model, PyObject* self)
+      : watch_(watch), call_(call), model_(model), bound_(self != nullptr), self_(self) {
+    if (!self_ && call.size()) self_ = call.args[0];
+    rest_ = bound_ ? 0 : 1;
+  }
+
+  void before() {
+    switch (model_) {
+      case Model::Unknown: return watch_.give_up("the call runs " + callable_name(call_.callable) + ", which is not understood");
+      case Model::Pure: return read_all();
+      case Model::Abc: watch_.guards.read_abc_registry(); [[fallthrough]];
+      case Model::Types: return read_types();
+      case Model::GetAttribute:
+        if (arg(0)) watch_.read_attribute(self_, arg(0));
+        return;
+      case Model::SetAttribute:
+        if (arg(0) && arg(1)) watch_.write_attribute(self_, arg(0), arg(1));
+        return;
+      case Model::DeleteAttribute:
+        if (arg(0)) watch_.write_attribute(self_, arg(0), nullptr);
+        return;
+      case Model::DictLookup:
+        if (self_ && arg(0) && PyDict_Check(self_)) watch_.read_dict_key(self_, arg(0));
+        if (arg(0)) watch_.read_operand(arg(0));
+        return;
+      case Model::Contents:
+        if (self_) watch_.read_contents(self_);
+        return read_all();
+      case Model::DictPop: return before_pop();
+      case Model::Mutate:
+      case Model::Init: return before_mutation();
+      case Model::New: return before_new();
+      case Model::Next:
+        if (self_) watch_.read_iterator(self_);
+        return;
+      case Model::Iterate:
+        if (self_) watch_.read_iterable(self_);
+        if (call_.size() > 1) read_all();
+        return;
+      case Model::ContextGet: return before_context_get();
+      case Model::ContextReset: return before_context_reset();
+      case Model::InstanceDict:
+        if (!call_.size()) return watch_.give_up("the call asks for its local variables");
+        if (!watch_.is_fresh(self_) && mg_dict_slot(self_)) watch_.guards.read_instance(self_);
+        return;
+      case Model::ClassCall:
+      case Model::ContextSet:
+      case Model::Compiling: return;
+    }
+  }
+
+  void after(PyObject* result) {
+    if (!watch_.alive()) return;
+    switch (model_) {
+      case Model::Pure:
+      case Model::Contents:
+      case Model::Iterate:
+        watch_.check_tensors_if_any(result);
+        if (is_container(result) || watch_.kind_of(Py_TYPE(result)) == Kind::Iterator) mark_if_new(result);
+        return;
+      case Model::GetAttribute:
+        if (arg(0)) watch_.finish_attribute(self_, arg(0), result);
+        return;
+      case Model::New: watch_.mark_fresh(result); return;
+      case Model::ContextSet:
+        watch_.open_context_.emplace_back(py::Ref::borrow(self_), py::Ref::borrow(result));
+        return;
+      case Model::InstanceDict:
+        if (watch_.is_fresh(self_)) watch_.mark_fresh(result);
+        return;
+      default: return;
+    }
+  }
+
+ private:
+  // The i-th argument after self.
+  PyObject* arg(size_t i) const { return rest_ + i < call_.size() ? call_.args[rest_ + i] : nullptr; }
+
+  void mark_if_new(PyObject* result) {
+    for (size_t i = 0; i < call_.size(); ++i)
+      if (call_.args[i] == result) return;
+    if (result != self_ && (Py_REFCNT(result) == 1)) watch_.mark_fresh(result);
+  }
+
+  void read_all() {
+    if (bound_) read_one(self_);
+    for (size_t i = 0; i < call_.size(); ++i) read_one(call_.args[i]);
+  }
+
+  void read_one(PyObject* value) {
+    if (watch_.kind_of(Py_TYPE(value)) == Kind::Iterator) return watch_.read_iterator(value);
+    watch_.read_deep(value);
+    // A function handed to a C function is called from C: Python ones come back through the hook, others must be pure.
+    PyObject* self;
+    if (!PyFunction_Check(value) && !PyMethod_Check(value) && PyCallable_Check(value) && !PyType_Check(value) &&
+        watch_.kind_of(Py_TYPE(value)) == Kind::Identity && model_of(value, &self) != Model::Pure)
+      watch_.give_up("the call passes " + callable_name(value) + " to " + callable_name(call_.callable));
+  }
+
+  void read_types() {
+    for (size_t i = 0; i < call_.size(); ++i) {
+      PyObject* value = call_.args[i];
+      PyTypeObject* type = Py_TYPE(value);
+      if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+        watch_.guards.read_specials(type);
+        if (!PyType_Check(value) && !watch_.is_tensor(value) && !watch_.is_fresh(value))
+          watch_.guards.read_instance(value);
+      }
+      if (PyType_Check(value) && (((PyTypeObject*)value)->tp_flags & Py_TPFLAGS_HEAPTYPE))
+        watch_.guards.read_specials((PyTypeObject*)value);
+    }
+  }
+
+  void before_pop() {
+    if (!self_ || watch_.is_fresh(self_)) return;
+    if (!PyDict_Check(self_) || !arg(0) || !guard::is_atom(arg(0))) return watch_.mutate(self_, "pop");
+    watch_.read_dict_key(self_, arg(0));
+    if (PyDict_GetItemWithError(self_, arg(0))) watch_.mutate(self_, "pop");
+    PyErr_Clear();
+  }
+
+  void before_mutation() {
+    if (!self_) return;
+    bool no_effect = model_ == Model::Init && definition_is_object_init();
+    if (!no_effect) watch_.mutate(self_, callable_name(call_.callable).c_str());
+    for (size_t i = rest_; i < call_.size(); ++i) read_one_for_storing(call_.args[i]);
+  }
+
+  // Items that are only stored need no guard, but an iterable that is unpacked into self does.
+  void read_one_for_storing(PyObject* value) {
+    Kind kind = watch_.kind_of(Py_TYPE(value));
+    if (kind == Kind::Iterator) return watch_.read_iterator(value);
+    if (kind == Kind::List || kind == Kind::Dict || kind == Kind::Set) watch_.read_contents(value);
+  }
+
+  bool definition_is_object_init() const {
+    PyObject *self;
+    PyWrapperDescrObject* wrapper = nullptr;
+    if (!mg_method_wrapper(call_.callable, &wrapper, &self)) wrapper = (PyWrapperDescrObject*)call_.callable;
+    return Py_TYPE(wrapper) == &PyWrapperDescr_Type && PyDescr_TYPE(wrapper) == &PyBaseObject_Type;
+  }
+
+  void before_new() {
+    auto* owner = (PyTypeObject*)PyCFunction_GET_SELF(call_.callable);
+    bool plain = is_plain_constructor(owner) || owner == &PyBaseObject_Type;
+    if (!plain) return watch_.give_up("the call makes a " + std::string(owner->tp_name) + ", which is not understood");
+    for (size_t i = 1; i < call_.size(); ++i) read_one_for_storing(call_.args[i]);
+  }
+
+  void before_context_get() {
+    for (auto& [variable, token] : watch_.open_context_)
+      if (variable.get() == self_) return;  // its value is the one that the call itself set
+    PyObject* value = nullptr;
+    if (PyContextVar_Get(self_, nullptr, &value) < 0) PyErr_Clear();
+    watch_.guards.read_context(self_, value);
+    watch_.saw(value);
+    Py_XDECREF(value);
+  }
+
+  void before_context_reset() {
+    auto& open = watch_.open_context_;
+    if (open.empty() || open.back().first.get() != self_ || open.back().second.get() != arg(0))
+      return watch_.give_up("the call resets a context variable that it did not set last");
+    open.pop_back();
+  }
+
+  Watch& watch_;
+  const Call& call_;
+  Model model_;
+  bool bound_;
+  PyObject* self_;
+  size_t rest_;
+};
+
+void Watch::check_tensors_if_any(PyObject* result) {
+  if (is_tensor(result)) check_tensors(result, "the call");
+}
+
+PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names) {
+  Call call{callable, args, positional, keyword_names};
+  constructing_ = nullptr;
+  if (!alive() || PyFunction_Check(callable)) return call.make();
+  if (PyMethod_Check(callable)) {
+    if (PyFunction_Check(PyMethod_GET_FUNCTION(callable))) return call.make();
+    std::vector<PyObject*> all{PyMethod_GET_SELF(callable)};
+    all.insert(all.end(), args, args + call.size());
+    return this->call(PyMethod_GET_FUNCTION(callable), all.data(), positional + 1, keyword_names);
+  }
+  if (PyType_Check(callable) && !metaclass_calls_python(Py_TYPE(callable)))
+    return call_type((PyTypeObject*)callable, args, positional, keyword_names);
+  if (PyObject* inner = compiled_callee(callable)) return this->call(inner, args, positional, keyword_names);
+  if (is_partial(callable)) return call_partial(callable, args, positional, keyword_names);
+  if (is_lru_cache(callable)) {
+    // Trusted to be a function of its arguments: that is what its author said by caching it.
+    for (size_t i = 0; i < call.size(); ++i) read_deep(args[i]);
+    py::Ref result = py::Ref::steal(call.make());
+    if (result) check_tensors_if_any(result.get());
+    return result.release();
+  }
+  PyTypeObject* type = Py_TYPE(callable);
+  CallKind kind = plug_.classify_call(callable);
+  if (kind != CallKind::Foreign) {
+    if (kind == CallKind::Refused) give_up("the call runs " + callable_name(callable) + ", which is not understood");
+    if (kind == CallKind::TensorOp)
+      for (size_t i = 0; i < call.size(); ++i)
+        if (!is_tensor(args[i])) read_deep(args[i]);
+    PyObject* result = call.make();
+    if (result && kind == CallKind::TensorOp) finish_tensor_op(callable, result);
+    return result;
+  }
+  if (is_python_class(type) || PyType_Check(callable)) {
+    guards.read_specials(type);
+    if (!is_fresh(callable) && !PyType_Check(callable)) guards.read_instance(callable);
+    static PyObject* name = PyUnicode_InternFromString("__call__");
+    PyObject* found = _PyType_Lookup(type, name);
+    if (found && PyFunction_Check(found)) return call.make();
+    if (found && found != (PyObject*)callable) {
+      read_attribute(callable, name);
+      py::Ref bound = py::Ref::steal(
+          Py_TYPE(found)->tp_descr_get ? Py_TYPE(found)->tp_descr_get(found, callable, (PyObject*)type) : Py_NewRef(found));
+      return bound ? this->call(bound.get(), args, positional, keyword_names) : nullptr;
+    }
+  }
+  PyObject* self;
+  Model model = model_of(callable, &self);
+  if (model == Model::ClassCall) {
+    PyObject* cls = self ? self : call.size() ? args[0] : nullptr;
+    if (cls && PyType_Check(cls)) {
+      size_t skip = self ? 0 : 1;
+      return call_type((PyTypeObject*)cls, args + skip, positional - skip, keyword_names);
+    }
+  }
+  CallModel modelled(*this, call, model, self);
+  modelled.before();
+  py::Ref result = py::Ref::steal(call.make());
+  if (result) modelled.after(result.get());
+  return result.release();
+}
+
+void Watch::finish_tensor_op(PyObject* callable, PyObject* result) {
+  if (!alive()) return;
+  if (is_tensor(result) || PyTuple_Check(result) || PyList_Check(result))
+    return check_tensors(result, callable_name(callable).c_str());
+  if (result != Py_None) give_up("the call asks " + callable_name(callable) + " for a value");
+}
+
+PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t positional, PyObject* keyword_names) {
+  Call call{(PyObject*)type, args, positional, keyword_names};
+  if (type == &PyType_Type && call.size() == 1) {
+    if ((Py_TYPE(args[0])->tp_flags & Py_TPFLAGS_HEAPTYPE) && !is_fresh(args[0]) && !PyType_Check(args[0]) &&
+        !is_tensor(args[0]))
+      guards.read_instance(args[0]);
+    return call.make();
+  }
+  if (!is_plain_constructor(type)) {
+    Kind kind = kind_of(type);
+    bool python = is_python_class(type) && kind != Kind::Unknown && kind != Kind::Tensor;
+    if (!python && !plug_.is_immutable(type))
+      give_up("the call makes a " + std::string(type->tp_name) + ", which is not understood");
+    guards.read_specials(type);
+    if (Py_TYPE(type) != &PyType_Type) guards.read_specials(Py_TYPE(type));
+    if (python) constructing_ = type;
+  }
+  bool lazily_called = type == &PyMap_Type || type == &PyFilter_Type;
+  for (size_t i = 0; i < call.size() && alive(); ++i) {
+    if (lazily_called && i == 0) {
+      if (!PyFunction_Check(args[0]) && !PyMethod_Check(args[0]) && args[0] != Py_None && args[0] != (PyObject*)&PyLong_Type &&
+          args[0] != (PyObject*)&PyUnicode_Type && args[0] != (PyObject*)&PyFloat_Type)
+        give_up("the call maps " + callable_name(args[0]));
+    } else if (kind_of(Py_TYPE(args[i])) == Kind::Iterator) {
+      read_iterator(args[i]);
+    } else if (is_plain_constructor(type)) {
+      read_operand(args[i]);
+    }
+  }
+  py::Ref result = py::Ref::steal(call.make());
+  constructing_ = nullptr;
+  if (result && Py_TYPE(result.get()) == type && !plug_.is_immutable(type) && !is_tensor(result.get()))
+    mark_fresh(result.get());
+  return result.release();
+}
+
+// functools.partial: the call that it stands for, so that a C function inside is seen.
+PyObject* Watch::call_partial(PyObject* partial, PyObject* const* args, size_t positional, PyObject* keyword_names) {
+  py::Ref function = py::Ref::steal(PyObject_GetAttrString(partial, "func"));
+  py::Ref first = py::Ref::steal(PyObject_GetAttrString(partial, "args"));
+  py::Ref keywords = py::Ref::steal(PyObject_GetAttrString(partial, "keywords"));
+  if (!function || !first || !keywords) return nullptr;
+  saw(first.get());
+  read_contents(keywords.get());
+  std::vector<PyObject*> values, names;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(first.get()); ++i) values.push_back(PyTuple_GET_ITEM(first.get(), i));
+  values.insert(values.end(), args, args + positional);
+  size_t all_positional = values.size();
+  size_t keyword_count = keyword_names ? PyTuple_GET_SIZE(keyword_names) : 0;
+  auto overridden = [&](PyObject* name) {
+    for (size_t i = 0; i < keyword_count; ++i)
+      if (PyUnicode_Compare(name, PyTuple_GET_ITEM(keyword_names, i)) == 0) return true;
+    return false;
+  };
+  Py_ssize_t position = 0;
+  PyObject *name, *value;
+  while (PyDict_Next(keywords.get(), &position, &name, &value)) {
+    if (overridden(name)) continue;
+    names.push_back(name);
+    values.push_back(value);
+  }
+  for (size_t i = 0; i < keyword_count; ++i) {
+    names.push_back(PyTuple_GET_ITEM(keyword_names, i));
+    values.push_back(args[positional + i]);
+  }
+  py::Ref all_names;
+  if (!names.empty()) {
+    all_names = py::Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(names.size())));
+    for (size_t i = 0; i < names.size(); ++i) PyTuple_SET_ITEM(all_names.get(), i, Py_NewRef(names[i]));
+  }
+  std::vector<py::Ref> owned;
+  for (PyObject* item : values) owned.push_back(py::Ref::borrow(item));
+  return call(function.get(), values.data(), all_positional, all_names.get());
+}
+
+}  // namespace magneto::trace

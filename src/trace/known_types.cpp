@@ -1,0 +1,147 @@
+// Tables of types.
+#include "trace/known_types.h"
+
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "cpython/ref.h"
+#include "runtime/tensor_plug.h"
+
+namespace magneto::trace {
+
+namespace {
+
+struct Tables {
+  std::unordered_map<PyTypeObject*, Kind> kinds;
+  std::unordered_set<PyTypeObject*> constructors;
+  destructor python_class_dealloc;
+};
+
+// The type object that `expression` evaluates to; kept alive for good.
+PyTypeObject* evaluate_type(const char* expression, PyObject* scope) {
+  PyObject* type = PyRun_String(expression, Py_eval_input, scope, scope);
+  if (!type) PyErr_Clear();  // not in this Python version
+  return (PyTypeObject*)type;
+}
+
+Tables build_tables() {
+  Tables tables;
+  py::Ref scope = py::Ref::steal(PyDict_New());
+  py::Ref ready = py::Ref::steal(PyRun_String(
+      "import builtins, collections, contextvars, functools, itertools, operator, types, weakref\n"
+      "class Plain: pass\n"
+      "def generator(): yield\n",
+      Py_file_input, scope.get(), scope.get()));
+  if (!ready) PyErr_Clear();
+  auto add = [&](Kind kind, std::initializer_list<const char*> expressions) {
+    for (const char* expression : expressions)
+      if (PyTypeObject* type = evaluate_type(expression, scope.get())) tables.kinds.emplace(type, kind);
+  };
+  add(Kind::Atom, {"type(None)", "int", "bool", "float", "complex", "str", "bytes", "type(...)",
+                   "type(NotImplemented)", "range"});
+  add(Kind::Identity,
+      {"object", "type", "types.FunctionType", "types.BuiltinFunctionType", "types.MethodType",
+       "types.MethodDescriptorType", "types.WrapperDescriptorType", "types.MethodWrapperType",
+       "types.ClassMethodDescriptorType", "types.GetSetDescriptorType", "types.MemberDescriptorType", "property",
+       "staticmethod", "classmethod", "types.ModuleType", "types.CellType", "types.CodeType", "functools.partial",
+       "type(functools.lru_cache(lambda: 0))", "types.GenericAlias", "type(int | str)", "contextvars.ContextVar",
+       "contextvars.Token", "super", "types.FrameType", "types.TracebackType", "types.SimpleNamespace", "BaseException",
+       "type(collections.namedtuple('T', 'a').a)", "weakref.ref", "operator.attrgetter", "operator.itemgetter"});
+  add(Kind::Tuple, {"tuple", "frozenset", "slice"});
+  add(Kind::List, {"list"});
+  add(Kind::Dict, {"dict", "collections.OrderedDict", "collections.defaultdict"});
+  add(Kind::Set, {"set"});
+  add(Kind::Iterator,
+      {"type({}.keys())", "type({}.values())", "type({}.items())", "type(collections.OrderedDict().keys())",
+       "type(collections.OrderedDict().values())", "type(collections.OrderedDict().items())", "types.MappingProxyType",
+       "type(iter([]))", "type(iter(()))", "type(iter({}))", "type(iter({}.values()))", "type(iter({}.items()))",
+       "type(iter(set()))", "type(iter(range(0)))", "type(iter(range(2**70)))", "type(iter(''))", "type(iter(b''))",
+       "type(iter(collections.OrderedDict()))", "type(iter(collections.deque()))", "collections.deque",
+       "type(reversed([]))", "type(reversed({}))", "reversed", "enumerate", "zip", "map", "filter",
+       "types.GeneratorType", "itertools.chain", "itertools.product", "itertools.repeat", "itertools.count",
+       "itertools.islice", "itertools.zip_longest", "itertools.accumulate", "itertools.starmap", "itertools.takewhile",
+       "itertools.dropwhile", "itertools.combinations", "itertools.permutations", "itertools.cycle",
+       "itertools.pairwise", "itertools.compress", "type(iter(int, 1))"});
+  for (const char* name :
+       {"bool",      "int",       "float",    "complex",  "str",       "bytes",          "tuple",
+        "list",      "dict",      "set",      "frozenset", "range",    "slice",          "enumerate",
+        "zip",       "reversed",  "map",      "filter",   "super",     "object",         "property",
+        "staticmethod", "classmethod", "collections.OrderedDict", "collections.defaultdict", "collections.deque",
+        "functools.partial", "types.SimpleNamespace", "types.MappingProxyType", "types.MethodType",
+        "itertools.chain", "itertools.product", "itertools.repeat", "itertools.islice", "itertools.zip_longest",
+        "itertools.accumulate", "itertools.takewhile", "itertools.dropwhile", "itertools.combinations",
+        "itertools.permutations", "itertools.count", "itertools.cycle", "itertools.pairwise", "itertools.compress"})
+    if (PyTypeObject* type = evaluate_type(name, scope.get())) tables.constructors.insert(type);
+  PyTypeObject* plain = evaluate_type("Plain", scope.get());
+  tables.python_class_dealloc = plain->tp_dealloc;
+  return tables;
+}
+
+const Tables& tables() {
+  static const Tables* tables = new Tables(build_tables());
+  return *tables;
+}
+
+bool is_exception(PyTypeObject* type) { return PyType_IsSubtype(type, (PyTypeObject*)PyExc_BaseException); }
+
+}  // namespace
+
+void build_type_tables() { tables(); }
+
+bool is_python_class(PyTypeObject* type) {
+  return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && type->tp_dealloc == tables().python_class_dealloc;
+}
+
+Kind known_kind(PyTypeObject* type) {
+  const auto& plug = runtime::tensor_plug();
+  if (plug.tensor_type && PyType_IsSubtype(type, plug.tensor_type)) return Kind::Tensor;
+  if (plug.is_immutable(type)) return Kind::Atom;
+  auto found = tables().kinds.find(type);
+  if (found != tables().kinds.end()) return found->second;
+  if (PyType_IsSubtype(type, &PyType_Type)) return Kind::Identity;
+  if (!is_python_class(type)) return is_exception(type) ? Kind::Identity : Kind::Unknown;
+  // A Python class is as well known as the C types that it is built on.
+  for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    auto* base = (PyTypeObject*)PyTuple_GET_ITEM(type->tp_mro, i);
+    if (is_python_class(base)) continue;
+    Kind kind = known_kind(base);
+    switch (kind) {
+      case Kind::Atom:
+      case Kind::Identity: break;
+      case Kind::Tuple:
+      case Kind::List:
+      case Kind::Dict:
+      case Kind::Set:
+      case Kind::Iterator: return kind;
+      default: return Kind::Unknown;
+    }
+  }
+  return Kind::Instance;
+}
+
+bool is_plain_constructor(PyTypeObject* type) {
+  return tables().constructors.contains(type) || (!is_python_class(type) && is_exception(type));
+}
+
+bool metaclass_calls_python(PyTypeObject* metaclass) { return metaclass->tp_call != PyType_Type.tp_call; }
+
+bool property_is_python(PyObject* property) {
+  py::Ref getter = py::Ref::steal(PyObject_GetAttrString(property, "fget"));
+  if (!getter) PyErr_Clear();
+  return getter && PyFunction_Check(getter.get());
+}
+
+bool setitem_is_python(PyTypeObject* type) {
+  return type->tp_as_mapping && type->tp_as_mapping->mp_ass_subscript != PyDict_Type.tp_as_mapping->mp_ass_subscript &&
+         type->tp_as_mapping->mp_ass_subscript != PyODict_Type.tp_as_mapping->mp_ass_subscript &&
+         type->tp_as_mapping->mp_ass_subscript != PyList_Type.tp_as_mapping->mp_ass_subscript;
+}
+
+bool is_binding_descriptor(PyTypeObject* type) {
+  return type == &PyFunction_Type || type == &PyMethodDescr_Type || type == &PyWrapperDescr_Type ||
+         type == &PyClassMethod_Type || type == &PyStaticMethod_Type || type == &PyClassMethodDescr_Type ||
+         type == &PyMethod_Type || type == &PyInstanceMethod_Type || known_kind(type) == Kind::Instance;
+}
+
+}  // namespace magneto::trace

@@ -1,0 +1,24 @@
+// What the tracer knows about types: how each kind of object behaves when it is read, compared or called.
+#pragma once
+#include <Python.h>
+
+#include "trace/watch.h"
+
+namespace magneto::trace {
+
+// Builds the tables by running a little Python: once, at import.
+void build_type_tables();
+
+Kind known_kind(PyTypeObject* type);
+// A class made by a class statement, whose instances are freed by CPython's own code for such classes.
+bool is_python_class(PyTypeObject* type);
+// A type that makes a new, ordinary object when called, and looks only at its arguments for that.
+bool is_plain_constructor(PyTypeObject* type);
+// type(cls).__call__ is a Python function.
+bool metaclass_calls_python(PyTypeObject* metaclass);
+bool property_is_python(PyObject* property);
+bool setitem_is_python(PyTypeObject* type);
+// A descriptor (other than data descriptors) whose __get__ only binds.
+bool is_binding_descriptor(PyTypeObject* type);
+
+}  // namespace magneto::trace

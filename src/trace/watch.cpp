@@ -1,0 +1,302 @@
+// The life of a watch, the kinds of objects, and the reads and effects of plain containers and variables.
+#include "trace/watch.h"
+
+#include <frameobject.h>
+
+#include "cpython/cpython.h"
+#include "runtime/state.h"
+#include "trace/known_types.h"
+
+namespace magneto::trace {
+
+namespace {
+
+std::string type_name(PyObject* object) { return Py_TYPE(object)->tp_name; }
+
+std::string utf8(PyObject* text) {
+  const char* chars = PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : nullptr;
+  if (!chars) PyErr_Clear();
+  return chars ? chars : "?";
+}
+
+}  // namespace
+
+Watch::Watch(const guard::Arguments& arguments)
+    : arguments_(arguments), plug_(runtime::tensor_plug()), outer_(runtime::thread_state().watch) {
+  recording = plug_.record([this](std::string reason) { fail_from_recording(reason); });
+  for (PyObject* tensor : arguments.tensors()) recording->add_input(tensor);
+  runtime::thread_state().watch = this;
+}
+
+Watch::~Watch() { runtime::thread_state().watch = outer_; }
+
+Watch* Watch::current() {
+  runtime::ThreadState& state = runtime::thread_state();
+  return state.watch_paused ? nullptr : state.watch;
+}
+
+void Watch::give_up(const std::string& reason) {
+  if (!alive()) return;
+  locate();
+  reason_ = reason;
+  recording.reset();
+}
+
+// The recording is still on the stack: it has stopped by itself and is destroyed later.
+void Watch::fail_from_recording(const std::string& reason) {
+  if (!alive()) return;
+  locate();
+  reason_ = reason;
+}
+
+void Watch::locate() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get())) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    where_ = utf8(code->co_filename) + ":" + std::to_string(PyFrame_GetLineNumber(frame)) + " in " +
+             utf8(code->co_qualname);
+    Py_DECREF(code);
+    Py_DECREF(frame);
+  }
+  PyErr_Restore(type, value, traceback);
+}
+
+bool Watch::ended_cleanly() {
+  if (!open_context_.empty()) give_up("the call leaves a context variable set");
+  return alive();
+}
+
+Kind Watch::kind_of(PyTypeObject* type) {
+  if (type == &PyLong_Type || type == &PyUnicode_Type || type == &PyBool_Type) return Kind::Atom;
+  auto found = kinds_.find(type);
+  if (found != kinds_.end()) return found->second.first;
+  Kind kind = known_kind(type);
+  kinds_.emplace(type, std::pair(kind, py::Ref::borrow((PyObject*)type)));
+  return kind;
+}
+
+// ---- reads
+
+void Watch::saw(PyObject* value) {
+  if (!value || !alive()) return;
+  if (PyTuple_Check(value)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && alive(); ++i) saw(PyTuple_GET_ITEM(value, i));
+  } else if (is_tensor(value) && !guards.has_state_tensor(value)) {
+    std::string why = plug_.why_not_plain(value);
+    if (!why.empty()) return give_up("the call uses " + why);
+    // Made by this call, and read back out of an object that was not known to be fresh.
+    bool is_input = false;
+    for (PyObject* input : arguments_.tensors()) is_input |= input == value;
+    if (!is_input && recording->knows(value)) return;
+    recording->add_state(value);
+    if (alive()) guards.add_state_tensor(value);
+  }
+}
+
+void Watch::read_dict_key(PyObject* dict, PyObject* key) {
+  if (!is_tracked(dict)) return;
+  if (!guard::is_atom(key)) return read_contents(dict);
+  guards.read_key(dict, key);
+  PyObject* value = PyDict_GetItemWithError(dict, key);
+  if (!value) PyErr_Clear();
+  saw(value);
+}
+
+void Watch::read_contents(PyObject* container) {
+  if (!alive() || !is_tracked(container)) return;
+  switch (kind_of(Py_TYPE(container))) {
+    case Kind::List:
+      guards.read_list(container);
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(container); ++i) saw(PyList_GET_ITEM(container, i));
+      break;
+    case Kind::Dict: {
+      guards.read_items(container);
+      Py_ssize_t position = 0;
+      PyObject *key, *value;
+      while (PyDict_Next(container, &position, &key, &value)) saw(value);
+      break;
+    }
+    case Kind::Set: guards.read_set(container); break;
+    case Kind::Iterator: give_up("the call reads a " + type_name(container) + " that existed before it"); break;
+    case Kind::Unknown: give_up("the call reads a " + type_name(container) + ", whose contents cannot be guarded"); break;
+    case Kind::Instance: guards.read_specials(Py_TYPE(container)); break;
+    default: break;
+  }
+}
+
+void Watch::read_deep(PyObject* value) {
+  struct Walk {
+    Watch& watch;
+    guard::PointerSet seen;
+    void visit(PyObject* object) {
+      Kind kind = watch.kind_of(Py_TYPE(object));
+      if (kind == Kind::Atom || kind == Kind::Identity || kind == Kind::Tensor || !watch.alive()) return;
+      if (kind == Kind::Instance) return watch.guards.read_specials(Py_TYPE(object));
+      if (!seen.insert(object)) return;
+      if (kind != Kind::Tuple) watch.read_contents(object);
+      if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) watch.guards.read_specials(Py_TYPE(object));
+      if (PyTuple_Check(object)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) visit(PyTuple_GET_ITEM(object, i));
+      } else if (PyList_Check(object)) {
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) visit(PyList_GET_ITEM(object, i));
+      } else if (PyDict_Check(object)) {
+        Py_ssize_t position = 0;
+        PyObject *key, *item;
+        while (PyDict_Next(object, &position, &key, &item)) visit(key), visit(item);
+      } else if (kind == Kind::Unknown) {
+        watch.give_up("the call reads a " + type_name(object) + ", whose contents cannot be guarded");
+      }
+    }
+  };
+  if (!alive()) return;
+  Kind kind = kind_of(Py_TYPE(value));
+  if (kind == Kind::Atom || kind == Kind::Identity || kind == Kind::Tensor) return;
+  Walk{*this, {}}.visit(value);
+}
+
+void Watch::read_truth(PyObject* value) {
+  if (value == Py_True || value == Py_False || value == Py_None || !alive()) return;
+  switch (kind_of(Py_TYPE(value))) {
+    case Kind::Atom:
+    case Kind::Tensor:
+    case Kind::Tuple: break;
+    case Kind::Identity:
+      if (PyType_Check(value)) guards.read_specials(Py_TYPE(value));
+      break;
+    default:
+      if (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(Py_TYPE(value));
+      read_contents(value);
+  }
+}
+
+void Watch::read_cell(PyObject* cell) {
+  if (is_fresh(cell)) return;
+  guards.read_cell(cell);
+  saw(PyCell_GET(cell));
+}
+
+void Watch::read_global(PyObject* globals, PyObject* builtins, PyObject* name) {
+  read_dict_key(globals, name);
+  PyObject* value = PyDict_GetItemWithError(globals, name);
+  if (!value) {
+    PyErr_Clear();
+    read_dict_key(builtins, name);
+  }
+}
+
+void Watch::read_iterable(PyObject* value) {
+  if (!alive()) return;
+  Kind kind = kind_of(Py_TYPE(value));
+  if (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(Py_TYPE(value));
+  if (kind == Kind::Identity && PyType_Check(value)) return guards.read_specials(Py_TYPE(value));
+  if (kind == Kind::Unknown) return give_up("the call iterates over a " + type_name(value));
+  if (kind != Kind::Instance) read_contents(value);
+}
+
+void Watch::read_iterator(PyObject* iterator) {
+  if (!alive() || is_fresh(iterator)) return;
+  Kind kind = kind_of(Py_TYPE(iterator));
+  if (kind == Kind::Instance) return guards.read_specials(Py_TYPE(iterator));
+  give_up("the call advances a " + type_name(iterator) + " that existed before it");
+}
+
+void Watch::read_operand(PyObject* value) {
+  Kind kind = kind_of(Py_TYPE(value));
+  if (kind == Kind::Atom || kind == Kind::Tensor) return;
+  if (kind == Kind::Identity && PyType_Check(value)) return guards.read_specials(Py_TYPE(value));
+  read_deep(value);
+}
+
+void Watch::enter_function(PyFunctionObject* function, PyObject* const* locals) {
+  ++frames;
+  auto* code = (PyCodeObject*)function->func_code;
+  if (PyTypeObject* type = std::exchange(constructing_, nullptr))
+    if (code->co_argcount > 0 && locals[0] && Py_TYPE(locals[0]) == type) mark_fresh(locals[0]);
+  if (!is_fresh((PyObject*)function)) {
+    guards.read_function(function);
+    saw(function->func_defaults);
+    if (PyObject* defaults = function->func_kwdefaults) read_contents(defaults);
+  }
+  int index = code->co_argcount + code->co_kwonlyargcount;
+  if (code->co_flags & CO_VARARGS) mark_fresh(locals[index++]);
+  if (code->co_flags & CO_VARKEYWORDS) mark_fresh(locals[index]);
+}
+
+void Watch::check_tensors(PyObject* result, const char* what) {
+  if (!alive()) return;
+  if (is_tensor(result)) {
+    if (!recording->knows(result) && !guards.has_state_tensor(result))
+      give_up(std::string(what) + " returns a tensor that no recorded operation made");
+  } else if (PyTuple_Check(result)) {
+    mark_fresh(result);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(result); ++i) check_tensors(PyTuple_GET_ITEM(result, i), what);
+  } else if (PyList_Check(result)) {
+    mark_fresh(result);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(result); ++i) check_tensors(PyList_GET_ITEM(result, i), what);
+  }
+}
+
+// ---- effects
+
+// Storing what is there already is no effect, as long as a guard says that it is there.
+void Watch::unchanged_or_give_up(PyObject* dict, PyObject* key, PyObject* value, const std::string& what) {
+  PyObject* now = value && guard::is_atom(key) ? PyDict_GetItemWithError(dict, key) : nullptr;
+  if (!now) PyErr_Clear();
+  if (!now || (now != value && !guard::same_atom(now, value))) return give_up(what);
+  read_dict_key(dict, key);
+}
+
+void Watch::write_attribute(PyObject* object, PyObject* name, PyObject* value) {
+  if (!alive()) return;
+  PyTypeObject* type = Py_TYPE(object);
+  if (!PyUnicode_Check(name)) return give_up("the call sets an attribute whose name is no string");
+  guards.read_type(type, name);
+  if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(type);
+  if (is_tensor(object)) return give_up("the call sets the attribute '" + utf8(name) + "' of a tensor");
+  bool generic = type->tp_setattro == PyObject_GenericSetAttr;
+  bool python = kind_of(type) != Kind::Unknown && (type->tp_flags & Py_TPFLAGS_HEAPTYPE);
+  if (!generic && python && !PyType_Check(object)) return;  // a Python __setattr__, which is watched
+  PyObject* descriptor = _PyType_Lookup(type, name);
+  if (descriptor && Py_TYPE(descriptor)->tp_descr_set) {
+    if (kind_of(Py_TYPE(descriptor)) == Kind::Instance) return guards.read_specials(Py_TYPE(descriptor));
+    if (Py_TYPE(descriptor) == &PyProperty_Type) {
+      if (!property_is_python(descriptor)) give_up("the call sets the property '" + utf8(name) + "', written in C");
+      return;
+    }
+  }
+  if (is_fresh(object)) return;
+  std::string what = "the call sets the attribute '" + utf8(name) + "' of a " + type->tp_name + " that existed before it";
+  PyObject** slot = generic && !descriptor ? mg_dict_slot(object) : nullptr;
+  if (!slot || !*slot) return give_up(what);
+  guards.read_instance(object);
+  unchanged_or_give_up(*slot, name, value, what);
+}
+
+void Watch::write_item(PyObject* container, PyObject* key, PyObject* value) {
+  if (!alive() || is_tensor(container)) return;
+  Kind kind = kind_of(Py_TYPE(container));
+  if (Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(Py_TYPE(container));
+  if (kind == Kind::Instance) return;
+  if (kind != Kind::List && kind != Kind::Dict) return give_up("the call changes an item of a " + type_name(container));
+  bool overridden = setitem_is_python(Py_TYPE(container));
+  if (overridden || is_fresh(container)) return;
+  std::string what = "the call changes a " + type_name(container) + " that existed before it";
+  if (kind == Kind::Dict && value) return unchanged_or_give_up(container, key, value, what);
+  give_up(what);
+}
+
+void Watch::write_global(PyObject* globals, PyObject* name, PyObject* value) {
+  if (alive()) unchanged_or_give_up(globals, name, value, "the call sets the global variable '" + utf8(name) + "'");
+}
+
+void Watch::write_cell(PyObject* cell) {
+  if (!is_fresh(cell)) give_up("the call sets a variable of an enclosing function");
+}
+
+void Watch::mutate(PyObject* container, const char* what) {
+  if (!is_fresh(container))
+    give_up("the call changes a " + type_name(container) + " that existed before it (" + what + ")");
+}
+
+}  // namespace magneto::trace

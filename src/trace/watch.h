@@ -1,0 +1,120 @@
+// One watched call: what it may touch, what it read, and why it cannot be compiled, if so.
+//
+// Every value that a watched instruction meets is one of three: *fresh*, made by this call and free to change; an
+// *argument*, guarded by shape before anything runs; or *tracked*, older than the call, so that reading it makes a
+// guard and changing it ends the watch.
+#pragma once
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cpython/ref.h"
+#include "guard/arguments.h"
+#include "guard/guards.h"
+#include "guard/pointer_set.h"
+#include "runtime/tensor_plug.h"
+
+namespace magneto::trace {
+
+// How a type behaves under reads, comparisons and operators.
+enum class Kind : uint8_t {
+  Atom,      // immutable and compared by value
+  Identity,  // compared by identity, without contents that matter: functions, classes, modules, ...
+  Tuple,     // tuples and frozen sets: immutable, but their items may change
+  List,
+  Dict,
+  Set,
+  Iterator,  // iterators and dict views: only understood if this call made them
+  Instance,  // of a Python class: its methods are Python code that is watched
+  Tensor,
+  Unknown,  // implemented in C by somebody else
+};
+
+class Watch {
+ public:
+  explicit Watch(const guard::Arguments& arguments);
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  static Watch* current();
+
+  // ---- giving up: the call goes on as Python would run it, and is not compiled
+
+  bool alive() const { return reason_.empty(); }
+  void give_up(const std::string& reason);
+  const std::string& reason() const { return reason_; }
+  const std::string& where() const { return where_; }  // "file.py:12 in forward", or empty
+
+  // ---- what objects are
+
+  void mark_fresh(PyObject* object) { fresh_.insert(object); }
+  bool is_fresh(PyObject* object) const { return fresh_.contains(object); }
+  bool is_tracked(PyObject* object) const { return !is_fresh(object) && !arguments_.containers().contains(object); }
+  Kind kind_of(PyTypeObject* type);
+  bool is_tensor(PyObject* object) const { return plug_.is_tensor(object); }
+
+  // ---- reads; each is noted before or after the real one is made
+
+  void saw(PyObject* value);                            // a value that came out of a tracked object
+  void read_attribute(PyObject* object, PyObject* name);  // before the look-up
+  void finish_attribute(PyObject* object, PyObject* name, PyObject* value);
+  void read_dict_key(PyObject* dict, PyObject* key);
+  void read_contents(PyObject* container);  // items, length and truth; one level
+  void read_deep(PyObject* value);          // everything that comparing or printing it would look at
+  void read_truth(PyObject* value);
+  void read_cell(PyObject* cell);
+  void read_global(PyObject* globals, PyObject* builtins, PyObject* name);
+  void read_iterable(PyObject* value);
+  void read_iterator(PyObject* iterator);  // before it is advanced
+  void read_operand(PyObject* value);      // before an operator is applied
+  void enter_function(PyFunctionObject* function, PyObject* const* locals);
+  void check_tensors(PyObject* result, const char* what);  // every tensor in it must be known to the recording
+
+  // ---- effects; false: this one ends the watch
+
+  void write_attribute(PyObject* object, PyObject* name, PyObject* value);  // value null: delete
+  void write_item(PyObject* container, PyObject* key, PyObject* value);
+  void write_global(PyObject* globals, PyObject* name, PyObject* value);
+  void write_cell(PyObject* cell);
+  void mutate(PyObject* container, const char* what);
+
+  // ---- calls: makes the call and notes what it means. Null: error set
+
+  PyObject* call(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names);
+
+  // ---- the parts of the capture
+
+  guard::Guards guards;
+  std::unique_ptr<runtime::Recording> recording;
+  size_t frames = 0;     // watched so far
+  size_t depth = 0;      // of watched frames now
+  bool ended_cleanly();  // nothing is left open: context variables are reset
+
+ private:
+  friend class CallModel;
+  void fail_from_recording(const std::string& reason);
+  void check_tensors_if_any(PyObject* result);
+  void finish_tensor_op(PyObject* callable, PyObject* result);
+  void locate();
+  bool read_class_attribute(PyTypeObject* type, PyObject* name, PyObject* object);
+  void read_super(PyObject* super, PyObject* name);
+  void unchanged_or_give_up(PyObject* dict, PyObject* key, PyObject* value, const std::string& what);
+  PyObject* call_type(PyTypeObject* type, PyObject* const* args, size_t positional, PyObject* keyword_names);
+  PyObject* call_partial(PyObject* partial, PyObject* const* args, size_t positional, PyObject* keyword_names);
+
+  const guard::Arguments& arguments_;
+  const runtime::TensorPlug& plug_;
+  guard::PointerSet fresh_;
+  std::unordered_map<PyTypeObject*, std::pair<Kind, py::Ref>> kinds_;
+  std::vector<std::pair<py::Ref, py::Ref>> open_context_;  // context variables set by the call, with their tokens
+  PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh
+  std::string reason_, where_;
+  Watch* outer_;
+};
+
+// Runs one frame in our interpreter if this thread is watching; otherwise as CPython would.
+PyObject* watch_frame(PyThreadState* thread, struct _PyInterpreterFrame* frame, int throwing);
+
+}  // namespace magneto::trace

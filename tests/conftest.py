@@ -1,0 +1,48 @@
+"""What all tests share: the --full switch, and `import _core` for the torch-free ones.
+
+The torch-free tests (tests/core) also run on Pythons that have no torch, where the package `magneto` cannot be
+imported. They say `import _core`, which loads the module that was built for the running Python: from the folder in
+MAGNETO_CORE, or from python/magneto.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class CoreFinder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "_core":
+            return None
+        folder = Path(os.environ.get("MAGNETO_CORE") or ROOT / "python" / "magneto")
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            file = folder / f"_core{suffix}"
+            if file.exists():
+                return importlib.util.spec_from_file_location(name, file)
+        return None
+
+
+sys.meta_path.append(CoreFinder())
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the tests marked `full`, which take minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full"):
+        return
+    for item in items:
+        if item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes: ./run test --full"))

@@ -1,0 +1,216 @@
+"""Nothing is left behind: compiled functions that go away take objects, memory blocks, tensors and the hook along."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import magneto
+import pytest
+import torch
+from zoo import harness, models
+
+CYCLES = 1000
+# What the interpreter itself may add over all cycles (caches that fill once, free lists).
+SLACK = 60
+
+
+def resident_bytes() -> int:
+    """The process's resident memory now, or 0 where it cannot be read."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+    except OSError:
+        return 0
+
+
+def collect() -> None:
+    for _ in range(3):
+        gc.collect()
+
+
+def tensor_count() -> int:
+    return sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects())
+
+
+def assert_flat(cycle: Callable[[], Any], cycles: int, warm_up: int = 50) -> None:
+    """After a warm-up, further cycles may not grow any of the four measures."""
+    for _ in range(warm_up):
+        cycle()
+    collect()
+    kinds = Counter(type(item).__qualname__ for item in gc.get_objects())
+    before = (len(gc.get_objects()), sys.getallocatedblocks(), tensor_count(), resident_bytes())
+    for _ in range(cycles):
+        cycle()
+    collect()
+    after = (len(gc.get_objects()), sys.getallocatedblocks(), tensor_count(), resident_bytes())
+    now = Counter(type(item).__qualname__ for item in gc.get_objects())
+    grown = {kind: now[kind] - kinds[kind] for kind in now if now[kind] > kinds[kind] + 5}
+    assert after[0] <= before[0] + SLACK, f"{after[0] - before[0]} more objects after {cycles} cycles: {grown}"
+    assert after[1] <= before[1] + 5 * SLACK, f"{after[1] - before[1]} more memory blocks after {cycles} cycles"
+    assert after[2] <= before[2] + 2, f"{after[2] - before[2]} more tensors after {cycles} cycles"
+    assert after[3] <= before[3] + max(4 << 20, 2000 * cycles), f"{(after[3] - before[3]) >> 10} KiB more resident"
+
+
+def test_the_measure_notices_a_leak() -> None:
+    kept: list[Any] = []
+    with pytest.raises(AssertionError, match="more objects"):
+        assert_flat(lambda: kept.append([torch.zeros(1)]), 200)
+
+
+@torch.no_grad()
+def test_compile_call_drop_cycles_are_flat() -> None:
+    module, make_inputs = models.get("mlp")
+    args, kwargs = make_inputs(0, 0)
+
+    def cycle() -> None:
+        compiled = magneto.compile(module)
+        compiled(*args, **kwargs)
+        compiled(*args, **kwargs)
+
+    assert_flat(cycle, CYCLES)
+
+
+@torch.no_grad()
+def test_cycles_with_a_new_module_each_time_are_flat() -> None:
+    def cycle() -> None:
+        module, make_inputs = models.get("mlp")
+        compiled = magneto.compile(module)
+        for variant in (0, 1, 0):
+            args, kwargs = make_inputs(variant, 0)
+            compiled(*args, **kwargs)
+
+    assert_flat(cycle, CYCLES if harness.FULL else 200)
+
+
+@pytest.mark.parametrize("name", [name for name in harness.sample() if name != "mlp"])
+@torch.no_grad()
+def test_cycles_with_larger_models_are_flat(name: str) -> None:
+    module, make_inputs = models.get(name)
+    args, kwargs = make_inputs(0, 0)
+
+    def cycle() -> None:
+        compiled = magneto.compile(module)
+        compiled(*args, **kwargs)
+        compiled(*args, **kwargs)
+
+    assert_flat(cycle, 60, warm_up=20)
+
+
+@torch.no_grad()
+def test_calls_of_a_compiled_module_are_flat() -> None:
+    module, make_inputs = models.get("mlp")
+    compiled = magneto.compile(module)
+    args, kwargs = make_inputs(0, 0)
+    assert_flat(lambda: compiled(*args, **kwargs), 5000)
+
+
+@torch.no_grad()
+def test_captures_and_resets_are_flat() -> None:
+    module, make_inputs = models.get("mlp")
+    compiled = magneto.compile(module)
+    args, kwargs = make_inputs(0, 0)
+
+    def cycle() -> None:
+        compiled(*args, **kwargs)
+        compiled(*args, **kwargs)
+        magneto.reset()
+
+    assert_flat(cycle, 300)
+
+
+def test_captures_that_fail_are_flat() -> None:
+    """A function that stays eager (gradients are needed, a value is asked for, an exception) leaves nothing either."""
+
+    def asks(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum().item() > 0 else x - 1
+
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no")
+
+    values = torch.ones(3)
+    wanting = torch.ones(3, requires_grad=True)
+
+    def cycle() -> None:
+        magneto.compile(asks)(values)
+        magneto.compile(lambda x: (x * 2).sum())(wanting).backward()
+        with pytest.raises(ValueError, match="no"):
+            magneto.compile(fails)(values)
+
+    assert_flat(cycle, 300)
+
+
+@torch.no_grad()
+def test_entries_die_with_the_compiled_module() -> None:
+    module, make_inputs = models.get("mlp")
+    compiled = magneto.compile(module)
+    for variant in (0, 1, 0):
+        args, kwargs = make_inputs(variant, 0)
+        compiled(*args, **kwargs)
+    weight = weakref.ref(module.layers[0].weight)
+    parts = [weakref.ref(module), weakref.ref(compiled), weakref.ref(harness.native(compiled))]
+    del module, compiled
+    collect()
+    assert [part() for part in parts] == [None, None, None]
+    assert weight() is None
+
+
+@torch.no_grad()
+def test_the_arguments_and_results_of_a_call_are_not_kept() -> None:
+    module, make_inputs = models.get("mlp")
+    compiled = magneto.compile(module)
+    for seed in range(3):
+        (x,), _ = make_inputs(0, seed)
+        result = compiled(x)
+        kept = [weakref.ref(x), weakref.ref(result)]
+        del x, result
+        collect()
+        assert [item() for item in kept] == [None, None], f"call {seed}"
+
+
+@torch.no_grad()
+def test_a_replaced_parameter_is_let_go() -> None:
+    """At the latest when the function was captured again, the old weight may not be held by anything."""
+    module, make_inputs = models.get("mlp")
+    compiled = magneto.compile(module)
+    args, kwargs = make_inputs(0, 0)
+    compiled(*args, **kwargs)
+    old = weakref.ref(module.layers[0].weight)
+    module.layers[0].weight = torch.nn.Parameter(torch.zeros_like(module.layers[0].weight))
+    compiled(*args, **kwargs)
+    compiled(*args, **kwargs)
+    magneto.reset()
+    collect()
+    assert old() is None
+
+
+@torch.no_grad()
+def test_the_hook_is_gone_when_nothing_is_captured() -> None:
+    module, make_inputs = models.get("mlp")
+    compiled = magneto.compile(module)
+    assert not magneto._C.hook_installed()
+    for seed in range(3):
+        args, kwargs = make_inputs(0, seed)
+        compiled(*args, **kwargs)
+        assert not magneto._C.hook_installed()
+
+
+def test_the_hook_is_there_while_a_call_is_watched_and_gone_after_an_exception() -> None:
+    if harness.unsupported():
+        pytest.skip(harness.unsupported())
+    seen = []
+
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        seen.append((magneto._C.hook_installed(), magneto.is_compiling()))
+        raise ValueError("no")
+
+    compiled = magneto.compile(fails)
+    with pytest.raises(ValueError, match="no"):
+        compiled(torch.ones(1))
+    assert seen == [(True, True)]
+    assert not magneto._C.hook_installed()
+    assert not magneto.is_compiling()

@@ -1,0 +1,1 @@
+"""The model zoo: small random models of many architectures, shared by tests and benchmarks."""
