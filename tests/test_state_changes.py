@@ -103,7 +103,7 @@ def trace_of(name: str, compile: bool) -> list[tuple[harness.compare.Outcome, ob
     return seen
 
 
-@pytest.mark.parametrize("name", programs.PROGRAMS)
+@pytest.mark.parametrize("name", programs.load())
 def test_small_programs_behave_as_in_eager_mode(name: str) -> None:
     pairs = zip(trace_of(name, False), trace_of(name, True), strict=True)
     for index, ((expected, expected_state), (actual, actual_state)) in enumerate(pairs):

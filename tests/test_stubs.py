@@ -29,3 +29,9 @@ def test_the_stubs_name_what_the_package_uses():
     text = generated()
     for name in ("class CompiledFunction", "def counters", "def settings", "def is_compiling", "class UserError"):
         assert name in text
+
+
+def test_the_stubs_give_every_member_a_signature():
+    text = generated()
+    assert "escriptor" not in text, "tools/stub_patterns.txt lacks the signature of a member written in C"
+    assert "(*args, **kwargs)" not in text

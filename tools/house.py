@@ -47,6 +47,8 @@ def set_up() -> None:
         with Step("installing torch (about 200 MB)", BUILD / "log" / "torch.log") as step:
             step.run(pip("install", "-r", REQUIREMENTS / "torch.txt"))
         torch = installed_torch()
+    if f"torch=={torch.split('+')[0]}" not in (REQUIREMENTS / "torch.txt").read_text():
+        say(f"note: .venv has torch {torch}, not the one of requirements/torch.txt; remove .venv to renew it")
     with Step("installing the tools", BUILD / "log" / "tools.log") as step:
         # The constraint keeps a tool that asks for torch from replacing it.
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraint:
@@ -81,7 +83,7 @@ def make_venv() -> None:
 
 
 def essentials() -> None:
-    """Debian ships venv, the headers and the compiler as packages of their own: fetch the missing ones, or say which."""
+    """Debian ships venv, the headers and g++ as packages of their own: fetches the missing ones, or says which."""
     minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
     missing = []
     if not importlib.util.find_spec("ensurepip"):
@@ -223,7 +225,8 @@ def task_test(arguments: list[str]) -> int:
     for version, python in interpreters.items():
         failed += test_core(version, python, BUILD / ("main" if python == PYTHON else f"core-{version}"), full)
     tested = ", ".join(".".join(map(str, pythons.version_of(python))) for python in interpreters.values())
-    say(f"== the core was tested on CPython {tested}; now everything on {pythons.describe(PYTHON)}")
+    say(f"== the core was tested on CPython {tested}")
+    say(f"== all other tests, {pythons.describe(PYTHON)}, torch {installed_torch()}")
     if call([PYTHON, "-m", "pytest", "tests", "--ignore=tests/core", *full]):
         failed.append("pytest")
     return verdict(failed)
@@ -263,7 +266,7 @@ def run_units(folder: Path) -> int:
     if result.returncode:
         say(result.stdout + result.stderr)
     else:
-        say("\n".join(line for line in result.stdout.splitlines() if "tests passed" in line or "Total Test time" in line))
+        say(next(line for line in result.stdout.splitlines() if "tests passed" in line))
     return result.returncode
 
 

@@ -22,7 +22,9 @@ print(json.dumps({
 def probe(python: object) -> dict[str, object] | None:
     """What an interpreter says about itself; None when it does not run (pyenv's shims may not)."""
     try:
-        answer = subprocess.run([str(python), "-I", "-c", PROBE], capture_output=True, text=True, timeout=30, check=True)
+        answer = subprocess.run(
+            [str(python), "-I", "-c", PROBE], capture_output=True, text=True, timeout=30, check=True
+        )
         return json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None

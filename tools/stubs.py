@@ -3,18 +3,21 @@
 import sys
 from pathlib import Path
 
-from nanobind.stubgen import StubGen
+from nanobind.stubgen import StubGen, load_pattern_file
 
-HEADER = '"""Type stubs of the native module; written by `./run stubs`."""\n\n'
+PATTERNS = Path(__file__).with_name("stub_patterns.txt")
+HEADER = "# Written by `./run stubs` from the built module.\n"
 
 
 def stubs() -> str:
-    import torch  # noqa: F401  (loads the libraries that magneto._C needs)
-
     from magneto import _C
 
-    generator = StubGen(_C)
+    patterns = load_pattern_file(str(PATTERNS))
+    generator = StubGen(_C, patterns=patterns)
     generator.put(_C)
+    unused = [pattern.query.pattern for pattern in patterns if not pattern.matches]
+    if unused:
+        raise SystemExit(f"{PATTERNS.name} describes what the module does not have: {', '.join(unused)}")
     return HEADER + generator.get()
 
 

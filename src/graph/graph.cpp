@@ -17,7 +17,7 @@ void fold_constant_copies(Graph& graph) {
   for (const Op& op : graph.ops) {
     const SchemaInfo& info = schema_info(op.handle);
     for (const TensorRef& tensor : op.tensors) {
-      if (info.written[tensor.at] || info.returns_view || info.hidden_writes) visible[tensor.value] = true;
+      if (info.written[tensor.position] || info.returns_view || info.hidden_writes) visible[tensor.value] = true;
       for (const TensorRef& result : op.results) {
         if (result.value == tensor.value) visible[tensor.value] = true;
       }
@@ -93,11 +93,11 @@ class Verifier {
     if (op.args.size() != schema.arguments().size()) MAGNETO_BUG("graph: wrong number of arguments in " + name);
     for (const TensorRef& tensor : op.tensors) {
       check_use(tensor.value, name);
-      if (tensor.at >= op.args.size()) MAGNETO_BUG("graph: no such argument in " + name);
+      if (tensor.position >= op.args.size()) MAGNETO_BUG("graph: no such argument in " + name);
       if (tensor.item != TensorRef::kWhole) check_item(op, tensor, name);
     }
     for (const TensorRef& result : op.results) {
-      if (result.at >= schema.returns().size()) MAGNETO_BUG("graph: no such result in " + name);
+      if (result.position >= schema.returns().size()) MAGNETO_BUG("graph: no such result in " + name);
       if (result.value >= made_.size()) MAGNETO_BUG("graph: a result of " + name + " does not exist");
       if (made_[result.value] && !is_argument(op, result.value)) {
         MAGNETO_BUG("graph: value %" + std::to_string(result.value) + " is made again by " + name);
@@ -111,7 +111,7 @@ class Verifier {
 
   static void check_item(const Op& op, const TensorRef& tensor, const std::string& name) {
     for (const TensorList& list : op.lists) {
-      if (list.at == tensor.at && tensor.item >= 0 && static_cast<uint32_t>(tensor.item) < list.size) return;
+      if (list.position == tensor.position && tensor.item >= 0 && tensor.item < static_cast<int64_t>(list.size)) return;
     }
     MAGNETO_BUG("graph: no such list item in " + name);
   }

@@ -30,17 +30,17 @@ struct Value {
   std::vector<int64_t> strides;
 };
 
-// A tensor among the arguments or the results of an operator: position `at`, or item `item` of the list there.
+// A tensor among the arguments or the results of an operator: `position`, or item `item` of the list there.
 struct TensorRef {
   static constexpr int32_t kWhole = -1;
-  uint32_t at;
+  uint32_t position;
   int32_t item;
   ValueId value;
 };
 
 // An argument that is a list of tensors; items without a TensorRef are absent (None or undefined).
 struct TensorList {
-  uint32_t at;
+  uint32_t position;
   uint32_t size;
   bool optional;  // Tensor?[] instead of Tensor[]
 };

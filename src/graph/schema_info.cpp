@@ -20,51 +20,72 @@ bool contains(const std::array<string_view, N>& names, string_view name) {
 }
 
 // Their answers depend on shapes, dtypes, devices and torch's settings only.
-constexpr std::array<string_view, 25> kMetadataAnswers = {
-    "aten::_fused_sdp_choice", "aten::is_same_size", "aten::sym_size.int", "aten::sym_stride.int", "aten::sym_numel",
-    "aten::sym_storage_offset", "aten::sym_is_contiguous", "aten::size.int", "aten::stride.int", "aten::numel",
-    "aten::dim", "aten::is_contiguous", "aten::is_contiguous.memory_format", "aten::is_complex",
-    "aten::is_floating_point", "aten::is_signed", "aten::is_conj", "aten::is_neg", "aten::is_inference",
-    "aten::get_device", "aten::cudnn_is_acceptable", "aten::_use_cudnn_rnn_flatten_weight", "aten::promote_types",
-    "aten::can_cast", "aten::_has_compatible_shallow_copy_type"};
+constexpr std::array<string_view, 25> kMetadataAnswers = {"aten::_fused_sdp_choice",
+                                                          "aten::is_same_size",
+                                                          "aten::sym_size.int",
+                                                          "aten::sym_stride.int",
+                                                          "aten::sym_numel",
+                                                          "aten::sym_storage_offset",
+                                                          "aten::sym_is_contiguous",
+                                                          "aten::size.int",
+                                                          "aten::stride.int",
+                                                          "aten::numel",
+                                                          "aten::dim",
+                                                          "aten::is_contiguous",
+                                                          "aten::is_contiguous.memory_format",
+                                                          "aten::is_complex",
+                                                          "aten::is_floating_point",
+                                                          "aten::is_signed",
+                                                          "aten::is_conj",
+                                                          "aten::is_neg",
+                                                          "aten::is_inference",
+                                                          "aten::get_device",
+                                                          "aten::cudnn_is_acceptable",
+                                                          "aten::_use_cudnn_rnn_flatten_weight",
+                                                          "aten::promote_types",
+                                                          "aten::can_cast",
+                                                          "aten::_has_compatible_shallow_copy_type"};
 
-// Returned numbers beside tensors that are shapes or seeds of the call, never contents; so replays need not compare them.
+// The numbers that they return beside tensors are shapes or seeds, never contents.
 constexpr std::array<string_view, 5> kMixedAnswers = {
     "aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_cudnn_attention",
     "aten::_efficient_attention_forward", "aten::_scaled_dot_product_fused_attention_overrideable",
     "aten::_cudnn_attention_forward"};
 
 // These write arguments that their schemas do not mark as written.
-constexpr std::array<string_view, 9> kHiddenWrites = {
-    "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm", "aten::batch_norm_update_stats",
-    "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts",
-    "aten::_fused_moving_avg_obs_fq_helper", "aten::rrelu_with_noise", "aten::_cudnn_rnn"};
+constexpr std::array<string_view, 9> kHiddenWrites = {"aten::native_batch_norm",
+                                                      "aten::cudnn_batch_norm",
+                                                      "aten::miopen_batch_norm",
+                                                      "aten::batch_norm_update_stats",
+                                                      "aten::batch_norm_gather_stats",
+                                                      "aten::batch_norm_gather_stats_with_counts",
+                                                      "aten::_fused_moving_avg_obs_fq_helper",
+                                                      "aten::rrelu_with_noise",
+                                                      "aten::_cudnn_rnn"};
 
 // The sizes of their results follow from contents, and no tag says so.
 constexpr std::array<string_view, 4> kUntaggedDynamic = {"aten::_pack_padded_sequence", "aten::masked_scatter.out",
                                                          "aten::_nested_tensor_from_mask", "aten::segment_reduce"};
 
 constexpr std::array<string_view, 8> kAllocators = {
-    "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::empty_permuted", "aten::new_empty",
-    "aten::new_empty_strided", "aten::empty_quantized", "aten::_empty_affine_quantized"};
+    "aten::empty",     "aten::empty_strided",     "aten::empty_like",      "aten::empty_permuted",
+    "aten::new_empty", "aten::new_empty_strided", "aten::empty_quantized", "aten::_empty_affine_quantized"};
 
 constexpr std::array<string_view, 14> kMetadataReaders = {
-    "aten::empty_like", "aten::new_empty", "aten::new_empty_strided", "aten::zeros_like", "aten::ones_like",
-    "aten::full_like", "aten::rand_like", "aten::randn_like", "aten::randint_like", "aten::new_zeros",
-    "aten::new_ones", "aten::new_full", "aten::detach", "aten::alias"};
+    "aten::empty_like",   "aten::new_empty", "aten::new_empty_strided", "aten::zeros_like",
+    "aten::ones_like",    "aten::full_like", "aten::rand_like",         "aten::randn_like",
+    "aten::randint_like", "aten::new_zeros", "aten::new_ones",          "aten::new_full",
+    "aten::detach",       "aten::alias"};
 
 constexpr std::array<string_view, 5> kResizers = {"aten::resize_", "aten::resize_as_", "aten::_resize_output_",
                                                   "aten::set_", "aten::detach_"};
 
 bool holds_tensors(const c10::TypePtr& type) {
   switch (type->kind()) {
-    case c10::TypeKind::TensorType:
-      return true;
+    case c10::TypeKind::TensorType: return true;
     case c10::TypeKind::ListType:
-    case c10::TypeKind::OptionalType:
-      return holds_tensors(type->containedType(0));
-    default:
-      return false;
+    case c10::TypeKind::OptionalType: return holds_tensors(type->containedType(0));
+    default: return false;
   }
 }
 

@@ -16,22 +16,22 @@ enum class Answer : uint8_t {
 };
 
 struct SchemaInfo {
-  std::string name;  // "aten::add.Tensor"
+  std::string name;           // "aten::add.Tensor"
   std::vector<bool> written;  // per argument: the schema says that it is written
   Answer answer = Answer::None;
   bool writes = false;
   bool returns_view = false;
-  bool tracks_views = false;  // its autograd kernel keeps version counters or views
+  bool tracks_views = false;   // its autograd kernel keeps version counters or views
   bool hidden_writes = false;  // writes arguments that its schema does not mark
-  bool random = false;        // draws from a generator
-  bool kept = false;          // runs even if nobody uses its results: it writes, draws, checks, or is not known well enough
+  bool random = false;         // draws from a generator
+  bool kept = false;           // runs even if nobody uses its results: it writes, draws, checks, or is not known well
   bool dynamic_shape = false;  // the sizes of its results follow from the contents of tensors
   bool indexing = false;       // aten::index.Tensor: dynamic only with a mask
   bool lifts = false;          // turns a tensor that was filled by hand into one that may be seen (aten::lift_fresh)
   bool allocates = false;      // returns memory that nobody has written yet
   bool reads_metadata_only = false;  // takes only sizes and types from its tensor arguments, or makes a view
-  bool initialises = true;     // an argument that it writes has defined contents afterwards
-  bool composite_cpu = false;  // no kernel of its own: made of other operators
+  bool initialises = true;           // an argument that it writes has defined contents afterwards
+  bool composite_cpu = false;        // no kernel of its own: made of other operators
   bool composite_cuda = false;
 };
 

@@ -89,19 +89,19 @@ std::string constant_text(const c10::IValue& value, const c10::TypePtr& type) {
   return "<" + value.tagKind() + ">";
 }
 
-std::optional<std::string> tensor_text(const Op& op, uint32_t at) {
+std::optional<std::string> tensor_text(const Op& op, uint32_t position) {
   for (const TensorList& list : op.lists) {
-    if (list.at != at) continue;
+    if (list.position != position) continue;
     std::vector<std::string> items(list.size, "None");
     for (const TensorRef& tensor : op.tensors) {
-      if (tensor.at == at) items[static_cast<size_t>(tensor.item)] = ref(tensor.value);
+      if (tensor.position == position) items[static_cast<size_t>(tensor.item)] = ref(tensor.value);
     }
     std::string text = "[";
     for (const std::string& item : items) text += (text.size() > 1 ? ", " : "") + item;
     return text + "]";
   }
   for (const TensorRef& tensor : op.tensors) {
-    if (tensor.at == at) return ref(tensor.value);
+    if (tensor.position == position) return ref(tensor.value);
   }
   return std::nullopt;
 }

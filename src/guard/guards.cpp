@@ -1,6 +1,8 @@
 // Guards on state: notes made while watching, and the check before each compiled call.
 #include "guard/guards.h"
 
+#include <structmember.h>
+
 #include <algorithm>
 #include <unordered_set>
 
@@ -153,7 +155,13 @@ void Guards::read_function(PyFunctionObject* function) {
 
 void Guards::read_slot(PyObject* object, PyObject* descriptor, PyObject* value) {
   if (!pairs_->set.insert({object, descriptor}).second) return;
-  slots_.push_back({py::Ref::borrow(object), py::Ref::borrow(descriptor), py::Ref::borrow(value)});
+  PyObject** place = nullptr;
+  if (Py_TYPE(descriptor) == &PyMemberDescr_Type) {
+    const PyMemberDef* member = ((PyMemberDescrObject*)descriptor)->d_member;
+    if (member->type == T_OBJECT_EX || member->type == T_OBJECT)
+      place = reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + member->offset);
+  }
+  slots_.push_back({py::Ref::borrow(object), py::Ref::borrow(descriptor), py::Ref::borrow(value), place});
 }
 
 void Guards::read_context(PyObject* variable, PyObject* value) {
@@ -331,7 +339,8 @@ const char* Guards::check(std::string* why) {
     if (guard.holds()) [[likely]] continue;
     return fail("set", [&] { return std::string("the contents of a set were changed"); });
   }
-  for (const PairGuard& guard : slots_) {
+  for (const SlotGuard& guard : slots_) {
+    if (guard.place && *guard.place == guard.value.get()) [[likely]] continue;
     PyObject* descriptor = guard.descriptor.get();
     py::Ref now = py::Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, guard.object.get(),
                                                                    (PyObject*)Py_TYPE(guard.object.get())));

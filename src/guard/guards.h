@@ -85,8 +85,9 @@ class Guards {
     std::vector<py::Ref> items;
     bool holds() const;
   };
-  struct PairGuard {
+  struct SlotGuard {
     py::Ref object, descriptor, value;
+    PyObject** place;  // where the value lives, if it is simply stored there
   };
   struct PairHash {
     size_t operator()(const std::pair<const void*, const void*>& p) const {
@@ -106,7 +107,7 @@ class Guards {
   std::vector<Entry> cells_;
   std::vector<ListGuard> lists_;
   std::vector<ListGuard> sets_;
-  std::vector<PairGuard> slots_;
+  std::vector<SlotGuard> slots_;
   std::vector<Entry> context_;
   py::Ref abc_token_;
   std::vector<py::Ref> state_tensors_;

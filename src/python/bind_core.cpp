@@ -79,7 +79,7 @@ void bind_core(nb::module_& module) {
   module.attr("CompiledFunction") = nb::steal((PyObject*)type);
   if (PyModule_AddFunctions(module.ptr(), kFunctions) < 0) throw nb::python_error();
   trace::build_type_tables();
-  trace::set_compiling_query(nb::object(module.attr("is_compiling")).ptr());
+  for (const char* own : {"is_compiling", "call_disabled"}) trace::add_own_function(nb::object(module.attr(own)).ptr());
 
   module.def("counters", &counters, "What happened, as group -> name -> count.");
   module.def("reset_counters", &reset_counters);

@@ -9,6 +9,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/forward_grad.h>
 
 #include "record/live_recorder.h"
 
@@ -26,6 +27,8 @@ namespace {
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 
+// What decides which operators a program calls. Settings that only kernels read (such as float32 precision) are read
+// again by the kernels at each run.
 struct State {
   // Modes, transforms, tracing, inference mode and autocast all show in the thread's dispatch keys.
   uint64_t included = 0;
@@ -35,6 +38,7 @@ struct State {
   bool grad_mode = false;
   bool inference_mode = false;
   bool forward_grad_mode = false;
+  bool forward_ad = false;
   bool autocast_cache = false;
   uint8_t function_state = 0;
   uint8_t default_dtype = 0;
@@ -42,15 +46,23 @@ struct State {
   uint8_t autocast_cuda = 0;
   uint32_t flags = 0;
   std::array<at::SDPBackend, at::num_sdp_backends> sdp_order{};
-  std::array<uint8_t, 4> precision{};
 
   bool operator==(const State&) const = default;
 };
 
-constexpr const char* kFlagNames[] = {"cudnn", "cudnn benchmark", "deterministic cudnn", "mkldnn",
-    "deterministic mkldnn", "nnpack", "flash attention", "memory-efficient attention", "math attention",
-    "cudnn attention", "reduced-precision math attention", "deterministic algorithms",
-    "warning about nondeterministic algorithms", "filling of uninitialized memory", "fp16 accumulation in cublas"};
+constexpr const char* kFlagNames[] = {"cudnn",
+                                      "cudnn benchmark",
+                                      "deterministic cudnn",
+                                      "mkldnn",
+                                      "deterministic mkldnn",
+                                      "flash attention",
+                                      "memory-efficient attention",
+                                      "math attention",
+                                      "cudnn attention",
+                                      "reduced-precision math attention",
+                                      "deterministic algorithms",
+                                      "warning about nondeterministic algorithms",
+                                      "filling of uninitialized memory"};
 
 uint32_t read_flags(const at::Context& context) {
   uint32_t flags = 0, bit = 0;
@@ -60,7 +72,6 @@ uint32_t read_flags(const at::Context& context) {
   add(context.deterministicCuDNN());
   add(context.userEnabledMkldnn());
   add(context.deterministicMkldnn());
-  add(context.userEnabledNNPACK());
   add(context.userEnabledFlashSDP());
   add(context.userEnabledMemEfficientSDP());
   add(context.userEnabledMathSDP());
@@ -69,9 +80,11 @@ uint32_t read_flags(const at::Context& context) {
   add(context.deterministicAlgorithms());
   add(context.deterministicAlgorithmsWarnOnly());
   add(context.deterministicFillUninitializedMemory());
-  add(context.allowFP16AccumulationCuBLAS());
   return flags;
 }
+
+// Tensors have tangents only while a level is entered.
+bool forward_ad_is_active() { return torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr; }
 
 State read_state() {
   State state;
@@ -84,6 +97,7 @@ State read_state() {
   state.grad_mode = autograd.get_grad_mode();
   state.inference_mode = autograd.get_inference_mode();
   state.forward_grad_mode = autograd.get_fw_grad_mode();
+  state.forward_ad = forward_ad_is_active();
   state.autocast_cache = at::autocast::is_autocast_cache_enabled();
   state.function_state = static_cast<uint8_t>(at::impl::PythonTorchFunctionTLS::get_disabled_state());
   state.default_dtype = static_cast<uint8_t>(c10::get_default_dtype_as_scalartype());
@@ -92,13 +106,6 @@ State read_state() {
   auto& context = at::globalContext();
   state.flags = read_flags(context);
   state.sdp_order = context.sDPPriorityOrder();
-  using at::Float32Backend;
-  using at::Float32Op;
-  state.precision = {
-      static_cast<uint8_t>(context.float32Precision(Float32Backend::GENERIC, Float32Op::ALL)),
-      static_cast<uint8_t>(context.float32Precision(Float32Backend::CUDA, Float32Op::MATMUL)),
-      static_cast<uint8_t>(context.float32Precision(Float32Backend::MKLDNN, Float32Op::MATMUL)),
-      static_cast<uint8_t>(context.float32Precision(Float32Backend::CUDA, Float32Op::CONV))};
   return state;
 }
 
@@ -152,6 +159,7 @@ std::string Snapshot::explain() const {
   if (now.forward_grad_mode != was_.forward_grad_mode) {
     return flag("forward grad mode", now.forward_grad_mode, was_.forward_grad_mode);
   }
+  if (now.forward_ad != was_.forward_ad) return flag("forward-mode differentiation", now.forward_ad, was_.forward_ad);
   if (now.default_dtype != was_.default_dtype) return dtype("the default dtype", now.default_dtype, was_.default_dtype);
   if (now.autocast_cpu != was_.autocast_cpu) return dtype("autocast on CPU", now.autocast_cpu, was_.autocast_cpu);
   if (now.autocast_cuda != was_.autocast_cuda) return dtype("autocast on CUDA", now.autocast_cuda, was_.autocast_cuda);
@@ -163,7 +171,6 @@ std::string Snapshot::explain() const {
     if (is != was) return flag(kFlagNames[i], is, was);
   }
   if (now.sdp_order != was_.sdp_order) return "the order of attention backends changed";
-  if (now.precision != was_.precision) return "float32 precision changed";
   return "";
 }
 
@@ -178,17 +185,17 @@ std::string why_state_forbids_recording() {
     return "torch functions are disabled";
   }
   auto keys = c10::impl::tls_local_dispatch_key_set();
-  if (keys.included_.has_any(DispatchKeySet({DispatchKey::FuncTorchDynamicLayerFrontMode,
-                                             DispatchKey::FuncTorchDynamicLayerBackMode}))) {
+  if (keys.included_.has_any(
+          DispatchKeySet({DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::FuncTorchDynamicLayerBackMode}))) {
     return "a functorch transform is active";
   }
   if (keys.included_.has(DispatchKey::Tracer)) return "torch.jit.trace is active";
   if (keys.included_.has(DispatchKey::Functionalize)) return "functionalization is active";
-  auto unusual = keys.included_ - c10::default_included_set -
-                 DispatchKeySet(DispatchKeySet::RAW, recorder_key_bits());
+  auto unusual = keys.included_ - c10::default_included_set - DispatchKeySet(DispatchKeySet::RAW, recorder_key_bits());
   if (!unusual.empty()) {
     return std::string("the dispatch key ") + c10::toString(unusual.highestPriorityTypeId()) + " is active";
   }
+  if (forward_ad_is_active()) return "forward-mode differentiation is active";
   if (torch::autograd::AnomalyMode::is_enabled()) return "anomaly detection is active";
   if (!at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return "saved-tensor hooks are active";
   return "";

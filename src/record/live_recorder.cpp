@@ -99,10 +99,10 @@ class LiveRecorder final : public runtime::Recording {
   // Each returns false after fail().
   bool check_operator(const SchemaInfo& info, const OperatorHandle& op, const Stack& stack);
   bool take_arguments(const SchemaInfo& info, graph::Op& noted, const Stack& stack);
-  bool take_tensor(const SchemaInfo& info, graph::Op& noted, uint32_t at, int32_t item, const at::Tensor& tensor);
-  bool check_memory(const SchemaInfo& info, uint32_t at, const at::Tensor& tensor);
+  bool take_tensor(const SchemaInfo& info, graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor);
+  bool check_memory(const SchemaInfo& info, uint32_t position, const at::Tensor& tensor);
   bool take_results(const SchemaInfo& info, graph::Op& noted, const Stack& stack);
-  bool take_result(const SchemaInfo& info, graph::Op& noted, uint32_t at, int32_t item, const at::Tensor& tensor);
+  bool take_result(const SchemaInfo& info, graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor);
   bool take_output(PyObject* output);
 
   const ValueId* find(const at::Tensor& tensor);
@@ -151,7 +151,7 @@ void LiveRecorder::add_input(PyObject* tensor) {
     if (role == Role::Input) return fail("the same tensor is two arguments");
     return fail("a tensor made during the call came back as an argument");
   }
-  if (auto reason = why_not_plain(*input.unsafeGetTensorImpl()); !reason.empty()) return fail(reason);
+  if (auto reason = why_not_plain(tensor); !reason.empty()) return fail(reason);
   graph_.inputs.push_back(learn(input, graph_.add_value(Role::Input, input)));
 }
 
@@ -162,7 +162,7 @@ void LiveRecorder::add_state(PyObject* tensor) {
     if (graph_.values[found->second.value].role == Role::Input) fail("an argument is also part of the state");
     return;  // already noted, or made during the call and stored somewhere
   }
-  if (auto reason = why_not_plain(*state.unsafeGetTensorImpl()); !reason.empty()) return fail(reason);
+  if (auto reason = why_not_plain(tensor); !reason.empty()) return fail(reason);
   graph_.states.push_back(learn(state, graph_.add_value(Role::State, state)));
   state_objects_.push_back(py::Ref::borrow(tensor));
 }
@@ -262,11 +262,11 @@ bool LiveRecorder::check_operator(const SchemaInfo& info, const OperatorHandle& 
 }
 
 // Contents that got into memory by another way than recorded operators would be missing from a replay.
-bool LiveRecorder::check_memory(const SchemaInfo& info, uint32_t at, const at::Tensor& tensor) {
+bool LiveRecorder::check_memory(const SchemaInfo& info, uint32_t position, const at::Tensor& tensor) {
   if (unwritten_ == 0) return true;
   auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
   if (users == storages_.end() || !users->second.unwritten) return true;
-  if (info.written[at]) {
+  if (info.written[position]) {
     if (info.initialises) {
       users->second.unwritten = false;
       --unwritten_;
@@ -280,7 +280,7 @@ bool LiveRecorder::check_memory(const SchemaInfo& info, uint32_t at, const at::T
 // Casts of autocast's cache and detached tensors; a use of their results in grad mode is still refused.
 bool may_take_grad(const SchemaInfo& info) { return info.name == "aten::detach" || info.name == "aten::_to_copy"; }
 
-bool LiveRecorder::take_tensor(const SchemaInfo& info, graph::Op& noted, uint32_t at, int32_t item,
+bool LiveRecorder::take_tensor(const SchemaInfo& info, graph::Op& noted, uint32_t position, int32_t item,
                                const at::Tensor& tensor) {
   if (!tensor.defined()) return true;
   ValueId value;
@@ -289,18 +289,18 @@ bool LiveRecorder::take_tensor(const SchemaInfo& info, graph::Op& noted, uint32_
     if (noted.grad_mode && tensor.requires_grad() && !may_take_grad(info)) {
       return fail("gradients are needed"), false;
     }
-    if (info.written[at] && graph_.values[value].role == Role::Constant) {
+    if (info.written[position] && graph_.values[value].role == Role::Constant) {
       return fail("a constant is written (" + info.name + ")"), false;
     }
-    if (!check_memory(info, at, tensor)) return false;
-  } else if (!info.written[at] && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    if (!check_memory(info, position, tensor)) return false;
+  } else if (!info.written[position] && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     value = add_constant(tensor);
   } else {
     std::string reason = why_not_plain(*tensor.unsafeGetTensorImpl());
     if (reason.empty()) reason = "a constant tensor that is neither input nor state (" + info.name + ")";
     return fail(reason), false;
   }
-  noted.tensors.push_back({at, item, value});
+  noted.tensors.push_back({position, item, value});
   return true;
 }
 
@@ -340,7 +340,7 @@ bool LiveRecorder::take_arguments(const SchemaInfo& info, graph::Op& noted, cons
   return true;
 }
 
-bool LiveRecorder::take_result(const SchemaInfo& info, graph::Op& noted, uint32_t at, int32_t item,
+bool LiveRecorder::take_result(const SchemaInfo& info, graph::Op& noted, uint32_t position, int32_t item,
                                const at::Tensor& tensor) {
   if (!tensor.defined()) return true;
   if (!is_plain(*tensor.unsafeGetTensorImpl())) {
@@ -348,11 +348,11 @@ bool LiveRecorder::take_result(const SchemaInfo& info, graph::Op& noted, uint32_
   }
   auto found = known_.find(tensor.unsafeGetTensorImpl());
   if (found != known_.end()) {
-    noted.results.push_back({at, item, found->second.value});
+    noted.results.push_back({position, item, found->second.value});
     return true;
   }
   ValueId value = learn(tensor, graph_.add_value(Role::Result, tensor));
-  noted.results.push_back({at, item, value});
+  noted.results.push_back({position, item, value});
   StorageUsers& users = users_of(tensor);
   users.tensors.emplace_back(tensor.unsafeGetTensorImpl(), tensor.storage_offset());
   if (info.allocates && tensor.numel() > 0) {
@@ -469,12 +469,23 @@ void gate_leaf_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stac
 }
 
 // Composite operators that read the memory of their arguments without asking another operator.
-constexpr std::array<const char*, 17> kReadsMemory = {
-    "aten::lstm.data", "aten::gru.data", "aten::rnn_tanh.data", "aten::rnn_relu.data", "aten::_pad_packed_sequence",
-    "aten::tensor_split.tensor_indices_or_sections", "aten::ctc_loss.Tensor", "aten::_reshape_from_tensor",
-    "aten::_choose_qparams_per_tensor", "aten::choose_qparams_optimized", "aten::_rowwise_prune",
-    "aten::_saturate_weight_to_fp16", "aten::_sobol_engine_draw", "aten::_sobol_engine_ff_",
-    "aten::_sobol_engine_scramble_", "aten::_sobol_engine_initialize_state_", "aten::from_file"};
+constexpr std::array<const char*, 17> kReadsMemory = {"aten::lstm.data",
+                                                      "aten::gru.data",
+                                                      "aten::rnn_tanh.data",
+                                                      "aten::rnn_relu.data",
+                                                      "aten::_pad_packed_sequence",
+                                                      "aten::tensor_split.tensor_indices_or_sections",
+                                                      "aten::ctc_loss.Tensor",
+                                                      "aten::_reshape_from_tensor",
+                                                      "aten::_choose_qparams_per_tensor",
+                                                      "aten::choose_qparams_optimized",
+                                                      "aten::_rowwise_prune",
+                                                      "aten::_saturate_weight_to_fp16",
+                                                      "aten::_sobol_engine_draw",
+                                                      "aten::_sobol_engine_ff_",
+                                                      "aten::_sobol_engine_scramble_",
+                                                      "aten::_sobol_engine_initialize_state_",
+                                                      "aten::from_file"};
 // Composite operators that fill their result without asking another operator, but can be called as a whole.
 constexpr std::array<const char*, 2> kWritesMemory = {"aten::max_pool1d", "aten::_shape_as_tensor"};
 
@@ -500,8 +511,8 @@ std::string install_recorder() {
   }
   // Never destroyed: torch may be gone before us when the process exits.
   auto& held = *new std::vector<c10::RegistrationHandleRAII>;
-  held.push_back(dispatcher.registerFallback(
-      kNoteKey, c10::KernelFunction::makeFromBoxedFunction<&note_kernel>(), "magneto"));
+  held.push_back(
+      dispatcher.registerFallback(kNoteKey, c10::KernelFunction::makeFromBoxedFunction<&note_kernel>(), "magneto"));
   held.push_back(dispatcher.registerFallback(kGateKey, c10::KernelFunction::makeFallthrough(), "magneto"));
   for (const char* name : kReadsMemory) register_gate<&gate_refuse_kernel>(dispatcher, name, held);
   for (const char* name : kWritesMemory) register_gate<&gate_leaf_kernel>(dispatcher, name, held);

@@ -1,6 +1,8 @@
 // Names what sets a tensor apart from a plain one.
 #include "record/plain_tensor.h"
 
+#include "runtime/torch_python.h"
+
 namespace magneto::record {
 
 std::string why_not_plain(const c10::TensorImpl& tensor) {
@@ -20,6 +22,14 @@ std::string why_not_plain(const c10::TensorImpl& tensor) {
   if (!tensor.has_storage()) return "a tensor without storage";
   c10::DispatchKeySet unusual(c10::DispatchKeySet::RAW, keys.raw_repr() & ~kPlainKeys.raw_repr());
   return "a tensor with the dispatch key " + std::string(c10::toString(unusual.highestPriorityTypeId()));
+}
+
+std::string why_not_plain(PyObject* tensor) {
+  PyTypeObject* type = Py_TYPE(tensor);
+  if (type != runtime::tensor_class() && type != runtime::parameter_class()) {
+    return std::string("a tensor subclass ") + type->tp_name;
+  }
+  return why_not_plain(*runtime::unpack_tensor(tensor).unsafeGetTensorImpl());
 }
 
 }  // namespace magneto::record

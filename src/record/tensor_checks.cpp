@@ -1,10 +1,9 @@
 // Compares tensors with what was noted about them, in one pass over compact arrays.
 #include "record/tensor_checks.h"
 
-#include <cstring>
-
 #include "cpython/ref.h"
 #include "graph/graph.h"
+#include "record/plain_tensor.h"
 #include "runtime/torch_python.h"
 
 namespace magneto::record {
@@ -38,7 +37,8 @@ class Checks final : public runtime::TensorChecks {
   ptrdiff_t first_mismatch(PyObject* const* tensors) const override {
     const Expected* expected = expected_.data();
     for (size_t i = 0; i < expected_.size(); ++i) {
-      if (!matches(expected[i], tensors[i])) [[unlikely]] return static_cast<ptrdiff_t>(i);
+      if (!matches(expected[i], tensors[i])) [[unlikely]]
+        return static_cast<ptrdiff_t>(i);
     }
     return -1;
   }
@@ -54,17 +54,22 @@ class Checks final : public runtime::TensorChecks {
     if (impl->key_set().raw_repr() != expected.keys || impl->has_symbolic_sizes_strides()) return false;
     auto sizes = impl->sizes();
     if (sizes.size() != expected.dim) return false;
+    auto strides = impl->strides();
     const int64_t* shape = shapes_.data() + expected.shape_at;
-    size_t bytes = expected.dim * sizeof(int64_t);
-    return std::memcmp(sizes.data(), shape, bytes) == 0 &&
-           std::memcmp(impl->strides().data(), shape + expected.dim, bytes) == 0 &&
-           impl->dtype() == c10::scalarTypeToTypeMeta(expected.dtype) && impl->device() == expected.device &&
-           impl->requires_grad() == expected.requires_grad;
+    int64_t differ = 0;  // without branches: shapes are short and nearly always equal
+    for (uint32_t i = 0; i < expected.dim; ++i) {
+      differ |= (sizes[i] ^ shape[i]) | (strides[i] ^ shape[expected.dim + i]);
+    }
+    return differ == 0 && impl->dtype() == c10::scalarTypeToTypeMeta(expected.dtype) &&
+           impl->device() == expected.device && impl->requires_grad() == expected.requires_grad;
   }
 
   graph::Value value_of(const Expected& expected) const {
     auto shape = shapes_.begin() + expected.shape_at;
-    return {graph::Role::Input, expected.dtype, expected.device, {shape, shape + expected.dim},
+    return {graph::Role::Input,
+            expected.dtype,
+            expected.device,
+            {shape, shape + expected.dim},
             {shape + expected.dim, shape + 2 * expected.dim}};
   }
 
@@ -73,28 +78,28 @@ class Checks final : public runtime::TensorChecks {
   std::vector<py::Ref> types_;  // keeps the types alive
 };
 
-std::string describe(PyTypeObject* type, const graph::Value& value, bool requires_grad) {
+std::string describe(PyTypeObject* type, const graph::Value& value, bool requires_grad, uint64_t keys) {
+  auto has = [&](c10::DispatchKey key) { return c10::DispatchKeySet(c10::DispatchKeySet::RAW, keys).has(key); };
   std::string text = graph::to_text(value);
   if (type != runtime::tensor_class()) text = std::string(type->tp_name) + " " + text;
-  return requires_grad ? text + " requiring grad" : text;
+  if (requires_grad) text += " requiring grad";
+  if (has(c10::DispatchKey::Conjugate)) text += " conjugated";
+  if (has(c10::DispatchKey::Negative)) text += " negated";
+  if (!has(c10::DispatchKey::ADInplaceOrView)) text += " made in inference mode";
+  return text;
 }
 
 std::string Checks::explain(size_t index, PyObject* actual) const {
   const Expected& expected = expected_.at(index);
-  std::string was = describe(expected.type, value_of(expected), expected.requires_grad);
+  std::string was = describe(expected.type, value_of(expected), expected.requires_grad, expected.keys);
   if (!PyObject_TypeCheck(actual, runtime::tensor_class())) {
     return std::string(Py_TYPE(actual)->tp_name) + ", was " + was;
   }
   const at::Tensor& tensor = runtime::unpack_tensor(actual);
-  if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
-    return std::string("a tensor of another kind, was ") + was;
-  }
+  if (auto kind = why_not_plain(*tensor.unsafeGetTensorImpl()); !kind.empty()) return kind + ", was " + was;
   graph::Value value{graph::Role::Input, tensor.scalar_type(), tensor.device(), tensor.sizes().vec(),
                      tensor.strides().vec()};
-  std::string is = describe(Py_TYPE(actual), value, tensor.requires_grad());
-  if (is != was) return is + ", was " + was;
-  auto keys = tensor.key_set() ^ c10::DispatchKeySet(c10::DispatchKeySet::RAW, expected.keys);
-  return is + ", differs in " + (keys.empty() ? "nothing any more" : c10::toString(keys.highestPriorityTypeId()));
+  return describe(Py_TYPE(actual), value, tensor.requires_grad(), tensor.key_set().raw_repr()) + ", was " + was;
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ class TorchPlug final : public runtime::TensorPlug {
  public:
   TorchPlug();
 
-  std::string why_not_plain(PyObject* tensor) const override;
+  std::string why_not_plain(PyObject* tensor) const override { return record::why_not_plain(tensor); }
   CallKind classify_call(PyObject* callable) const override;
   CallKind classify_attribute(PyObject* tensor, PyObject* name) const override;
   bool is_immutable(PyTypeObject* type) const override;
@@ -95,14 +95,6 @@ TorchPlug::TorchPlug() {
     immutable_.push_back(hold_type(torch.get(), name));
   }
   why_never_ = install_recorder();
-}
-
-std::string TorchPlug::why_not_plain(PyObject* tensor) const {
-  PyTypeObject* type = Py_TYPE(tensor);
-  if (type != tensor_type && type != runtime::parameter_class()) {
-    return std::string("a tensor subclass ") + type->tp_name;
-  }
-  return record::why_not_plain(*runtime::unpack_tensor(tensor).unsafeGetTensorImpl());
 }
 
 // ---- callables

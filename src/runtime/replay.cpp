@@ -34,7 +34,7 @@ struct ArgSource {
 };
 
 struct ResultTarget {
-  uint32_t at;
+  uint32_t position;
   int32_t item;
   uint32_t slot;
 };
@@ -154,8 +154,8 @@ void Replay::flatten(const graph::Op& op, size_t index) {
     constants_.push_back(value);
   }
   for (const graph::TensorList& list : op.lists) {
-    args_[first_arg + list.at] = {list.optional ? ArgSource::OptionalList : ArgSource::List,
-                                  static_cast<uint32_t>(operands_.size()), list.size};
+    args_[first_arg + list.position] = {list.optional ? ArgSource::OptionalList : ArgSource::List,
+                                        static_cast<uint32_t>(operands_.size()), list.size};
     operands_.resize(operands_.size() + list.size);
   }
   std::vector<uint32_t> seen;  // operands of this op that take the tensor out of its slot
@@ -168,7 +168,7 @@ void Replay::flatten(const graph::Op& op, size_t index) {
         if (operands_[earlier].index == from.index) operands_[earlier].kind = Operand::Slot;
       }
     }
-    ArgSource& arg = args_[first_arg + tensor.at];
+    ArgSource& arg = args_[first_arg + tensor.position];
     uint32_t position;
     if (tensor.item == graph::TensorRef::kWhole) {
       position = static_cast<uint32_t>(operands_.size());
@@ -185,7 +185,7 @@ void Replay::flatten(const graph::Op& op, size_t index) {
     if (place.kind != Operand::Slot) continue;  // a state tensor that was written and returned
     if (last_uses_[result.value] == kNever) continue;
     if (last_uses_[result.value] != kForever && last_uses_[result.value] <= index) continue;
-    results_.push_back({result.at, result.item, place.index});
+    results_.push_back({result.position, result.item, place.index});
   }
   max_args_ = std::max(max_args_, op.args.size());
   steps_.push_back({op.handle, static_cast<uint32_t>(args_.size()), static_cast<uint32_t>(results_.size()),
@@ -277,9 +277,9 @@ void Replay::execute(Slots& slots, const PinnedTensors& pinned) const {
     for (; next_result < step.results_end; ++next_result) {
       const ResultTarget& result = results_[next_result];
       if (result.item < 0) {
-        slots[result.slot] = std::move(stack[result.at]).toTensor();
+        slots[result.slot] = std::move(stack[result.position]).toTensor();
       } else {
-        slots[result.slot] = stack[result.at].toListRef()[static_cast<size_t>(result.item)].toTensor();
+        slots[result.slot] = stack[result.position].toListRef()[static_cast<size_t>(result.item)].toTensor();
       }
     }
     stack.clear();
@@ -353,16 +353,11 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
   return ok;
 }
 
-// Each state tensor is held twice: by its Python object and, if the pin is the only other owner of the
-// implementation, by the reference that torch keeps from the implementation to the Python object.
+// A pin makes torch hold the Python object once more, from the implementation. That reference is not visited: torch
+// refuses to clear a tensor that C++ still owns. So the collector clears the compiled function first, and the tensors
+// follow when their pins are gone.
 int Replay::traverse(visitproc visit, void* arg) {
-  for (size_t i = 0; i < state_objects_.size(); ++i) {
-    Py_VISIT(state_objects_[i].get());
-    const at::Tensor& pin = (*pinned_)[i];
-    if (pin.use_count() == 2 && unpack_tensor(state_objects_[i].get()).is_same(pin)) {
-      Py_VISIT(state_objects_[i].get());
-    }
-  }
+  for (const py::Ref& object : state_objects_) Py_VISIT(object.get());
   return 0;
 }
 

@@ -44,9 +44,7 @@ WarningScope::WarningScope()
   c10::WarningUtils::set_warning_handler(handler_.get());
 }
 
-WarningScope::~WarningScope() {
-  c10::WarningUtils::set_warning_handler(static_cast<c10::WarningHandler*>(previous_));
-}
+WarningScope::~WarningScope() { c10::WarningUtils::set_warning_handler(static_cast<c10::WarningHandler*>(previous_)); }
 
 bool WarningScope::emit() {
   auto warnings = std::move(handler_->warnings);

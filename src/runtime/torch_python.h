@@ -1,6 +1,7 @@
 // Between Python objects and torch's tensors, without torch's own Python headers, which cost half a minute per file.
 #pragma once
 #include <Python.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <exception>
@@ -21,7 +22,7 @@ PyTypeObject* parameter_class();
 // Sets the Python error that eager would have raised for `error`. GIL held.
 void set_python_error(const std::exception_ptr& error);
 
-// Collects torch's warnings of this thread, as torch's own bindings do, and hands them to Python's `warnings` at the end.
+// Collects torch's warnings of this thread, as torch's own bindings do, and hands them to Python's `warnings`.
 class WarningScope {
  public:
   WarningScope();

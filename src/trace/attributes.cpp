@@ -129,8 +129,10 @@ void Watch::finish_attribute(PyObject* object, PyObject* name, PyObject* value) 
     if (PyDict_Check(value)) mark_fresh(value);  // __dict__
     return;
   }
-  if (plug_.is_immutable(type) || kind_of(type) == Kind::Atom) return;
-  if (PyDict_Check(value)) guards.read_instance(object);
+  if (plug_.is_immutable(type) || kind_of(type) == Kind::Atom || PyCode_Check(object) || PySlice_Check(object)) return;
+  PyObject** slot = mg_dict_slot(object);
+  bool own_dict = slot && *slot == value;
+  if (own_dict || value == (PyObject*)type) return guards.read_instance(object);  // __dict__ and __class__
   py::Ref again = py::Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject*)type));
   if (!again) PyErr_Clear();
   if (again.get() != value && !(again && guard::same_atom(again.get(), value)))

@@ -172,6 +172,6 @@ std::string callable_name(PyObject* callable) {
   return std::string("a ") + Py_TYPE(callable)->tp_name;
 }
 
-void set_compiling_query(PyObject* function) { add(&table(), function, Model::Compiling); }
+void add_own_function(PyObject* function) { add(&table(), function, Model::Own); }
 
 }  // namespace magneto::trace

@@ -27,7 +27,7 @@ enum class Model : uint8_t {
   ContextSet,
   ContextReset,
   InstanceDict,  // vars(object)
-  Compiling,     // magneto.is_compiling(): true under a watch
+  Own,           // one of ours, which tells the watch itself
 };
 
 // The model of a C function, method descriptor, slot wrapper or bound version of one of these. `self` receives the
@@ -35,7 +35,7 @@ enum class Model : uint8_t {
 Model model_of(PyObject* callable, PyObject** self);
 // "dict.pop", "time.time": for people.
 std::string callable_name(PyObject* callable);
-// Lets the bindings tell which function is magneto.is_compiling.
-void set_compiling_query(PyObject* function);
+// Lets the bindings name functions of model Own.
+void add_own_function(PyObject* function);
 
 }  // namespace magneto::trace

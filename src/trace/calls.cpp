@@ -92,7 +92,7 @@ class CallModel {
         return;
       case Model::ClassCall:
       case Model::ContextSet:
-      case Model::Compiling: return;
+      case Model::Own: return;
     }
   }
 
@@ -245,7 +245,9 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     return result.release();
   }
   PyTypeObject* type = Py_TYPE(callable);
-  CallKind kind = plug_.classify_call(callable);
+  PyObject* self;
+  Model model = model_of(callable, &self);
+  CallKind kind = model == Model::Unknown || model == Model::New ? plug_.classify_call(callable) : CallKind::Foreign;
   if (kind != CallKind::Foreign) {
     if (kind == CallKind::Refused) give_up("the call runs " + callable_name(callable) + ", which is not understood");
     if (kind == CallKind::TensorOp)
@@ -268,8 +270,6 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
       return bound ? this->call(bound.get(), args, positional, keyword_names) : nullptr;
     }
   }
-  PyObject* self;
-  Model model = model_of(callable, &self);
   if (model == Model::ClassCall) {
     PyObject* cls = self ? self : call.size() ? args[0] : nullptr;
     if (cls && PyType_Check(cls)) {

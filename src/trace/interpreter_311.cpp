@@ -27,6 +27,8 @@ constexpr binaryfunc kBinary[] = {
     [](PyObject* a, PyObject* b) { return PyNumber_InPlacePower(a, b, Py_None); }, PyNumber_InPlaceRshift,
     PyNumber_InPlaceSubtract, PyNumber_InPlaceTrueDivide, PyNumber_InPlaceXor};
 
+constexpr size_t kMaxLoops = 1'000'000;  // of all frames together, counting calls: half a second or so
+
 enum class Next : uint8_t {
   Go,     // on with the next instruction
   Error,  // a Python error is set
@@ -548,10 +550,7 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
     }
     case IS_OP: {
       bool same = sp_[-2] == sp_[-1];
-      // Guards pin which tensors and containers are passed only by what they hold, not by which object it is.
-      auto by_content = [&](PyObject* o) { return watch_.is_tensor(o) || !(watch_.is_tracked(o) || watch_.is_fresh(o)); };
-      if (watch_.alive() && !guard::is_atom(sp_[-1]) && !guard::is_atom(sp_[-2]) && by_content(sp_[-1]) && by_content(sp_[-2]))
-        watch_.give_up("the call asks whether two arguments are the same object");
+      watch_.compare_identity(sp_[-2], sp_[-1]);
       return replace(2, Py_NewRef(same != static_cast<bool>(arg) ? Py_True : Py_False));
     }
     case CONTAINS_OP: {
@@ -811,6 +810,11 @@ Next FrameRun::step() {
     case EXTENDED_ARG: return Next::Go;
     case RESUME:
     case JUMP_BACKWARD:
+    case POP_JUMP_BACKWARD_IF_TRUE:
+    case POP_JUMP_BACKWARD_IF_FALSE:
+    case POP_JUMP_BACKWARD_IF_NONE:
+    case POP_JUMP_BACKWARD_IF_NOT_NONE:
+      if (++watch_.loops > kMaxLoops) watch_.give_up("the call runs too long to be watched");
       if (mg_must_break(thread_)) [[unlikely]] {
         runtime::PauseWatch pause;
         if (mg_serve_break(thread_) < 0) return Next::Error;

@@ -3,6 +3,8 @@
 
 #include <frameobject.h>
 
+#include <algorithm>
+
 #include "cpython/cpython.h"
 #include "runtime/state.h"
 #include "trace/known_types.h"
@@ -76,6 +78,12 @@ Kind Watch::kind_of(PyTypeObject* type) {
   return kind;
 }
 
+bool Watch::is_argument(PyObject* object) const {
+  if (arguments_.containers().contains(object)) return true;
+  const auto& tensors = arguments_.tensors();
+  return std::find(tensors.begin(), tensors.end(), object) != tensors.end();
+}
+
 // ---- reads
 
 void Watch::saw(PyObject* value) {
@@ -86,9 +94,7 @@ void Watch::saw(PyObject* value) {
     std::string why = plug_.why_not_plain(value);
     if (!why.empty()) return give_up("the call uses " + why);
     // Made by this call, and read back out of an object that was not known to be fresh.
-    bool is_input = false;
-    for (PyObject* input : arguments_.tensors()) is_input |= input == value;
-    if (!is_input && recording->knows(value)) return;
+    if (!is_argument(value) && recording->knows(value)) return;
     recording->add_state(value);
     if (alive()) guards.add_state_tensor(value);
   }
@@ -206,6 +212,15 @@ void Watch::read_operand(PyObject* value) {
   if (kind == Kind::Atom || kind == Kind::Tensor) return;
   if (kind == Kind::Identity && PyType_Check(value)) return guards.read_specials(Py_TYPE(value));
   read_deep(value);
+}
+
+// Guards say what an argument holds, not which object it is: a later call may well pass the older object.
+void Watch::compare_identity(PyObject* a, PyObject* b) {
+  auto is_older = [&](PyObject* object) {
+    return is_tensor(object) ? guards.has_state_tensor(object) : !guard::is_atom(object) && is_tracked(object);
+  };
+  if (alive() && ((is_argument(a) && is_older(b)) || (is_argument(b) && is_older(a))))
+    give_up("the call asks whether an argument is an object that existed before it");
 }
 
 void Watch::enter_function(PyFunctionObject* function, PyObject* const* locals) {

@@ -52,6 +52,7 @@ class Watch {
   void mark_fresh(PyObject* object) { fresh_.insert(object); }
   bool is_fresh(PyObject* object) const { return fresh_.contains(object); }
   bool is_tracked(PyObject* object) const { return !is_fresh(object) && !arguments_.containers().contains(object); }
+  bool is_argument(PyObject* object) const;  // a tensor or container that was passed in
   Kind kind_of(PyTypeObject* type);
   bool is_tensor(PyObject* object) const { return plug_.is_tensor(object); }
 
@@ -69,6 +70,7 @@ class Watch {
   void read_iterable(PyObject* value);
   void read_iterator(PyObject* iterator);  // before it is advanced
   void read_operand(PyObject* value);      // before an operator is applied
+  void compare_identity(PyObject* a, PyObject* b);
   void enter_function(PyFunctionObject* function, PyObject* const* locals);
   void check_tensors(PyObject* result, const char* what);  // every tensor in it must be known to the recording
 
@@ -90,6 +92,7 @@ class Watch {
   std::unique_ptr<runtime::Recording> recording;
   size_t frames = 0;     // watched so far
   size_t depth = 0;      // of watched frames now
+  size_t loops = 0;      // backward jumps and calls so far
   bool ended_cleanly();  // nothing is left open: context variables are reset
 
  private:

@@ -70,9 +70,9 @@ std::string message_of(const char* file, int line, const char* text, Body body) 
 #define CHECK_THROWS(Error, ...) \
   ::magneto::check::message_of<Error>(__FILE__, __LINE__, #__VA_ARGS__, [&] { (void)(__VA_ARGS__); })
 // `text` must hold `part`.
-#define CHECK_HAS(text, part)                                                                     \
-  do {                                                                                            \
-    std::string magneto_text = (text);                                                            \
-    if (magneto_text.find(part) == std::string::npos)                                             \
+#define CHECK_HAS(text, part)                                                                      \
+  do {                                                                                             \
+    std::string magneto_text = (text);                                                             \
+    if (magneto_text.find(part) == std::string::npos)                                              \
       ::magneto::check::fail(__FILE__, __LINE__, "\"" + magneto_text + "\" does not hold " #part); \
   } while (0)

@@ -1,5 +1,9 @@
-"""Runs the C++ unit tests of a build folder: all of them, the one that is named, or just `--list`."""
+"""Runs the C++ unit tests of a build folder: all of them, the one that is named, or just `--list`.
 
+`--load NAME` imports that module from the folder instead.
+"""
+
+import importlib
 import sys
 import traceback
 
@@ -7,6 +11,9 @@ import traceback
 def main() -> int:
     folder, wanted = sys.argv[1], sys.argv[2:]
     sys.path.insert(0, folder)
+    if wanted[:1] == ["--load"]:
+        importlib.import_module(wanted[1])
+        return 0
     import _units
 
     if wanted == ["--list"]:

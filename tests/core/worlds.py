@@ -1,0 +1,182 @@
+"""Two worlds: the same source loaded twice, one run by plain Python and one by Magneto, and what must agree."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import _core
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+needs_capture = pytest.mark.skipif(bool(_core.supported()), reason=_core.supported() or "captures")
+
+
+@contextlib.contextmanager
+def settings(**values: Any) -> Iterator[None]:
+    before = {name: _core.get_setting(name) for name in values}
+    for name, value in values.items():
+        _core.set_setting(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            _core.set_setting(name, value)
+
+
+def watched(function: Callable[..., Any]) -> Any:
+    return _core.CompiledFunction(function, getattr(function, "__name__", "function"))
+
+
+# -- programs ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Program:
+    function: Callable[..., Any]
+    args: Callable[[], tuple[Any, ...]]
+    kwargs: Callable[[], dict[str, Any]]
+    eager: str | None  # None: it compiles; otherwise part of the reason why it stays eager
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+
+@dataclass
+class Registry:
+    """`program = Registry()` in a module of programs; `@program` or `@program(lambda: (1, 2), eager="...")`."""
+
+    programs: dict[str, Program] = field(default_factory=dict)
+
+    def __call__(
+        self,
+        args: Callable[..., Any] | None = None,
+        kwargs: Callable[[], dict[str, Any]] = dict,
+        eager: str | None = None,
+    ) -> Any:
+        if isinstance(args, types.FunctionType) and args.__name__ != "<lambda>":
+            return self()(args)
+
+        def add(function: Callable[..., Any]) -> Callable[..., Any]:
+            assert function.__name__ not in self.programs, function.__name__
+            self.programs[function.__name__] = Program(function, args or tuple, kwargs, eager)
+            return function
+
+        return add
+
+
+def load(file: Path) -> types.ModuleType:
+    """A new module of this source, known to nobody else."""
+    name = f"world_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and enums look their module up
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[name]
+    return module
+
+
+# -- what must agree --------------------------------------------------------------------------------------------------
+
+ATOMS = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice)
+
+
+def describe(value: Any, seen: dict[int, int] | None = None) -> Any:
+    """Plain data that is equal for equal values of two worlds: types by name, aliases by number."""
+    seen = {} if seen is None else seen
+    kind = type(value).__qualname__
+    if isinstance(value, ATOMS):
+        return kind, repr(value)
+    if id(value) in seen:
+        return "again", seen[id(value)]
+    if type(value) is not tuple:
+        seen[id(value)] = len(seen)
+    if isinstance(value, BaseException):
+        return describe_exception(value, seen)
+    if isinstance(value, type):
+        return "class", value.__qualname__
+    parts: list[Any] = []
+    if isinstance(value, dict):
+        parts.append([(describe(key, seen), describe(item, seen)) for key, item in dict.items(value)])
+    elif isinstance(value, (list, tuple)):
+        parts.append([describe(item, seen) for item in value])
+    elif isinstance(value, (set, frozenset)):
+        parts.append(sorted((describe(item, seen) for item in value), key=repr))
+    elif hasattr(value, "__qualname__"):
+        return kind, value.__qualname__
+    if hasattr(value, "__dict__"):
+        parts.append([(name, describe(item, seen)) for name, item in vars(value).items()])
+    for base in type(value).__mro__:
+        for name, member in vars(base).items():
+            if isinstance(member, types.MemberDescriptorType) and hasattr(value, name):
+                parts.append((name, describe(getattr(value, name), seen)))
+    return kind, *parts
+
+
+def describe_exception(error: BaseException | None, seen: dict[int, int]) -> Any:
+    """Type, arguments, the frames with their lines and instructions, cause and context."""
+    if error is None:
+        return None
+    frames = []
+    step = error.__traceback__
+    while step:
+        code = step.tb_frame.f_code
+        if not code.co_filename.startswith(str(Path(__file__).parent)) or "/programs/" in code.co_filename:
+            frames.append((code.co_qualname, step.tb_lineno, step.tb_lasti))
+        step = step.tb_next
+    inner: list[Any] = []
+    if isinstance(error, BaseExceptionGroup):
+        inner = [describe(each, seen) for each in error.exceptions]
+    return {
+        "type": type(error).__qualname__,
+        "args": [describe(arg, seen) for arg in error.args],
+        "text": str(error),
+        "attributes": [(name, describe(value, seen)) for name, value in vars(error).items()],
+        "frames": frames,
+        "cause": describe(error.__cause__, seen),
+        "context": describe(error.__context__, seen),
+        "suppressed": error.__suppress_context__,
+        "inner": inner,
+    }
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    try:
+        value = call()
+    except BaseException as error:
+        return "raised", describe(error)
+    return "returned", describe(value)
+
+
+# -- small worlds, as text --------------------------------------------------------------------------------------------
+
+
+class World:
+    """A namespace made by running `source`, whose function `f` is called: plain, or compiled."""
+
+    def __init__(self, source: str, compiled: bool) -> None:
+        self.space: dict[str, Any] = {"__name__": "world"}
+        self.run(source)
+        self.compiled = watched(self.space["f"]) if compiled else None
+
+    def run(self, text: str) -> None:
+        exec(compile(text, "<world>", "exec"), self.space)
+
+    def value(self, expression: str) -> Any:
+        return eval(compile(expression, "<world>", "eval"), self.space)
+
+    def call(self, args: str = "") -> Any:
+        function = self.compiled or self.space["f"]
+        given, names = self.value(f"(lambda *a, **k: (a, k))({args})")
+        return outcome(lambda: function(*given, **names))
