@@ -112,16 +112,16 @@ def idle_cores() -> int:
     return max(1, cores - round(load))
 
 
-def build(layers: int, hidden: int, heads: int) -> tuple[nn.Module, str, dict[str, Any]]:
-    """The model, what to call it, and the keyword arguments of each call."""
+def build(layers: int, hidden: int, heads: int) -> tuple[nn.Module, str]:
+    """The model, and what to call it."""
     torch.manual_seed(0)
     vocabulary, positions = 50257, 1024
     if importlib.util.find_spec("transformers"):
         from transformers import GPT2Config, GPT2LMHeadModel
 
         config = GPT2Config(n_layer=layers, n_embd=hidden, n_head=heads, vocab_size=vocabulary, n_positions=positions)
-        return GPT2LMHeadModel(config).eval(), "GPT-2 of transformers, random weights", {"use_cache": False}
-    return PlainGPT(layers, hidden, heads, vocabulary, positions).eval(), "GPT-2's shape in plain torch", {}
+        return GPT2LMHeadModel(config).eval(), "GPT-2 of transformers, random weights"
+    return PlainGPT(layers, hidden, heads, vocabulary, positions).eval(), "GPT-2's shape in plain torch"
 
 
 def logits(result: Any) -> torch.Tensor:
@@ -163,13 +163,13 @@ class Demo:
 
     def build(self) -> None:
         self.progress.start("build the model")
-        self.model, self.title, self.extra = build(*self.options.size)
+        self.model, self.title = build(*self.options.size)
         self.parameters = sum(p.numel() for p in self.model.parameters())
         self.progress.finish(f"{self.parameters / 1e6:.0f} M parameters")
 
     def eager(self) -> None:
         self.progress.start("eager, to warm up")
-        self.calls["eager"] = lambda ids: self.model(ids, **self.extra)
+        self.calls["eager"] = self.model
         self.first["eager"], _ = clock_ms(lambda: self.calls["eager"](self.prompt(0)))
         warm = min(clock_ms(lambda: self.calls["eager"](self.prompt(0)))[0] for _ in range(3))
         self.progress.finish(f"{milliseconds(warm)} per call")
@@ -177,7 +177,7 @@ class Demo:
     def magneto(self) -> None:
         self.progress.start("magneto.compile, first call")
         self.compiled = magneto.compile(self.model)
-        self.calls["magneto"] = lambda ids: self.compiled(ids, **self.extra)
+        self.calls["magneto"] = self.compiled
         self.first["magneto"], self.first_result = clock_ms(lambda: self.calls["magneto"](self.prompt(1)))
         self.progress.finish(milliseconds(self.first["magneto"]))
 
@@ -188,13 +188,12 @@ class Demo:
             self.progress.note(f"prompt {seed}")
             pairs.append((self.calls["magneto"](self.prompt(seed)), self.calls["eager"](self.prompt(seed))))
         self.equal = all(torch.equal(logits(ours), logits(eager)) for ours, eager in pairs)
-        self.explanation = magneto.explain(self.compiled)(self.prompt(1), **self.extra)
+        self.explanation = magneto.explain(self.compiled)(self.prompt(1))
         self.progress.finish(f"{len(pairs)} prompts: {'equal' if self.equal else 'DIFFERENT'}")
 
     def peer(self, name: str, backend: str) -> None:
         self.progress.start(f"{name}, first call")
-        theirs = torch.compile(self.model, backend=backend)
-        self.calls[name] = lambda ids: theirs(ids, **self.extra)
+        self.calls[name] = torch.compile(self.model, backend=backend)
         self.first[name], _ = clock_ms(lambda: self.calls[name](self.prompt(1)))
         self.calls[name](self.prompt(2))
         self.progress.finish(milliseconds(self.first[name]))

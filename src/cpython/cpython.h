@@ -46,6 +46,8 @@ PyObject** mg_dict_slot(PyObject* object);
 unsigned int mg_type_version(PyTypeObject* type);
 // The parts of a bound slot wrapper such as super().__getattribute__; false if `object` is not one.
 bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyObject** self);
+// The dict behind a functools.lru_cache wrapper; NULL if it is not where it is expected.
+PyObject* mg_lru_cache_dict(PyObject* wrapper);
 int mg_set_update(PyObject* set, PyObject* iterable);
 
 // ---- frames; only where mg_why_unsupported() is NULL

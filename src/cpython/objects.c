@@ -61,3 +61,25 @@ bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyOb
 }
 
 int mg_set_update(PyObject* set, PyObject* iterable) { return _PySet_Update(set, iterable); }
+
+PyObject* mg_lru_cache_dict(PyObject* wrapper) {
+  struct lru_cache {
+    PyObject_HEAD
+    void *previous, *next;
+    Py_hash_t hash;
+    PyObject *key, *result;
+    void* call;
+    int typed;
+    PyObject* cache;
+    Py_ssize_t hits;
+    PyObject* function;
+  };
+  struct lru_cache* lru = (struct lru_cache*)wrapper;
+  if (Py_TYPE(wrapper)->tp_basicsize < (Py_ssize_t)sizeof *lru) return NULL;
+  // The layout is private: believe it only if the function is where it says.
+  PyObject* function = PyObject_GetAttrString(wrapper, "__wrapped__");
+  if (!function) PyErr_Clear();
+  bool as_expected = function && lru->function == function;
+  Py_XDECREF(function);
+  return as_expected && lru->cache && PyDict_CheckExact(lru->cache) ? lru->cache : NULL;
+}

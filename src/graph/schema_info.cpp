@@ -89,9 +89,19 @@ bool holds_tensors(const c10::TypePtr& type) {
   }
 }
 
+// For a list, the mark is on its items.
+bool is_written(const c10::AliasInfo* alias) {
+  if (!alias) return false;
+  if (alias->isWrite()) return true;
+  for (const c10::AliasInfo& item : alias->containedTypes()) {
+    if (is_written(&item)) return true;
+  }
+  return false;
+}
+
 void read_schema(const c10::FunctionSchema& schema, SchemaInfo& info) {
   for (const auto& argument : schema.arguments()) {
-    bool written = argument.alias_info() && argument.alias_info()->isWrite();
+    bool written = is_written(argument.alias_info());
     info.written.push_back(written);
     info.writes |= written;
     auto type = argument.type();
@@ -100,7 +110,7 @@ void read_schema(const c10::FunctionSchema& schema, SchemaInfo& info) {
   }
   bool only_tensors = true;
   for (const auto& result : schema.returns()) {
-    if (result.alias_info() && !result.alias_info()->isWrite()) info.returns_view = true;
+    if (result.alias_info() && !is_written(result.alias_info())) info.returns_view = true;
     only_tensors &= holds_tensors(result.type());
   }
   if (!only_tensors) info.answer = Answer::Value;
@@ -136,8 +146,8 @@ SchemaInfo make_info(const c10::OperatorHandle& op) {
   info.composite_cpu = is_composite(op, DispatchKey::CPU);
   info.composite_cuda = is_composite(op, DispatchKey::CUDA);
 
-  bool foreign = base.substr(0, 6) != "aten::";
-  info.hidden_writes = foreign || contains(kHiddenWrites, base);
+  info.foreign = base.substr(0, 6) != "aten::";
+  info.hidden_writes = info.foreign || contains(kHiddenWrites, base);
   info.kept = info.writes || info.random || info.hidden_writes || schema.returns().empty() ||
               base.find("_assert") != string_view::npos;
   return info;

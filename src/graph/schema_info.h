@@ -23,6 +23,7 @@ struct SchemaInfo {
   bool returns_view = false;
   bool tracks_views = false;   // its autograd kernel keeps version counters or views
   bool hidden_writes = false;  // writes arguments that its schema does not mark
+  bool foreign = false;        // not one of torch's own: its schema may be wrong, and it may lack tags
   bool random = false;         // draws from a generator
   bool kept = false;           // runs even if nobody uses its results: it writes, draws, checks, or is not known well
   bool dynamic_shape = false;  // the sizes of its results follow from the contents of tensors

@@ -114,7 +114,7 @@ void Guards::read_cell(PyObject* cell) {
 }
 
 void Guards::read_instance(PyObject* object) {
-  if (!seen_.insert(object)) return;
+  if (!seen_instances_.insert(object)) return;
   PyObject** slot = mg_dict_slot(object);
   instances_.push_back({py::Ref::borrow(object), Py_TYPE(object), slot, slot ? *slot : nullptr});
 }
@@ -173,6 +173,8 @@ void Guards::read_abc_registry() {
   if (!abc_token_) abc_token_ = abc_token();
 }
 
+void Guards::read_recursion_limit() { recursion_limit_ = Py_GetRecursionLimit(); }
+
 void Guards::add_state_tensor(PyObject* tensor) {
   if (!state_tensor_set_.insert(tensor)) return;
   state_tensors_.push_back(py::Ref::borrow(tensor));
@@ -214,7 +216,7 @@ void Guards::freeze(std::unique_ptr<runtime::GlobalState> global_state) {
   dict_index_.clear();
   type_index_.clear();
   pairs_.reset();
-  seen_ = PointerSet();
+  seen_ = seen_instances_ = PointerSet();
   drop_unreachable();
   for (DictGuard& guard : dicts_) guard.version = 0;
   global_state_ = std::move(global_state);
@@ -360,6 +362,8 @@ const char* Guards::check(std::string* why) {
     if (!now || !same_atom(now.get(), abc_token_.get()))
       return fail("abc", [&] { return std::string("a class was registered with an abstract base class"); });
   }
+  if (recursion_limit_ && recursion_limit_ != Py_GetRecursionLimit())
+    return fail("recursion limit", [&] { return std::string("the recursion limit was changed"); });
   ptrdiff_t bad = state_checks_->first_mismatch(state_tensor_pointers_.data());
   if (bad >= 0)
     return fail("tensor", [&] {
@@ -391,6 +395,7 @@ void Guards::describe(std::vector<std::string>* lines) const {
   add(context_.size(), "context variables are unchanged");
   add(state_tensors_.size(), "parameters, buffers and other tensors match");
   if (abc_token_) lines->push_back("no class was registered with an abstract base class");
+  if (recursion_limit_) lines->push_back("the recursion limit is unchanged");
   if (global_state_) lines->push_back("torch's global state is unchanged");
 }
 

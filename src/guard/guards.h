@@ -34,6 +34,7 @@ class Guards {
   void read_slot(PyObject* object, PyObject* descriptor, PyObject* value);  // a C-level attribute
   void read_context(PyObject* variable, PyObject* value);                   // value null: unset
   void read_abc_registry();
+  void read_recursion_limit();
   void add_state_tensor(PyObject* tensor);
   bool has_state_tensor(PyObject* tensor) const { return state_tensor_set_.contains(tensor); }
   // Whether some guard pins the identity of this object.
@@ -110,6 +111,7 @@ class Guards {
   std::vector<SlotGuard> slots_;
   std::vector<Entry> context_;
   py::Ref abc_token_;
+  int recursion_limit_ = 0;  // 0: not read
   std::vector<py::Ref> state_tensors_;
   std::vector<PyObject*> state_tensor_pointers_;
   std::unique_ptr<runtime::TensorChecks> state_checks_;
@@ -118,7 +120,7 @@ class Guards {
   // Only while watching.
   std::unordered_map<PyObject*, size_t> dict_index_;
   std::unordered_map<PyTypeObject*, size_t> type_index_;
-  PointerSet seen_, state_tensor_set_;
+  PointerSet seen_, seen_instances_, state_tensor_set_;  // an object may be read as an instance and as a list
   struct PairSet;
   std::shared_ptr<PairSet> pairs_;
 };

@@ -97,7 +97,7 @@ class LiveRecorder final : public runtime::Recording {
   bool lift(const OperatorHandle& op, DispatchKeySet keys, Stack* stack);
 
   // Each returns false after fail().
-  bool check_operator(const SchemaInfo& info, const OperatorHandle& op, const Stack& stack);
+  bool check_operator(const SchemaInfo& info, const Stack& stack);
   bool take_arguments(const SchemaInfo& info, graph::Op& noted, const Stack& stack);
   bool take_tensor(const SchemaInfo& info, graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor);
   bool check_memory(const SchemaInfo& info, uint32_t position, const at::Tensor& tensor);
@@ -246,8 +246,10 @@ ValueId LiveRecorder::add_constant(const at::Tensor& tensor) {
 
 // ---- one operator
 
-bool LiveRecorder::check_operator(const SchemaInfo& info, const OperatorHandle& op, const Stack& stack) {
+bool LiveRecorder::check_operator(const SchemaInfo& info, const Stack& stack) {
   if (info.answer == graph::Answer::Value) return fail("a value was asked from a tensor (" + info.name + ")"), false;
+  // The sizes of its results may follow from contents, and nothing would tell.
+  if (info.foreign) return fail("an operator that is not torch's own (" + info.name + ")"), false;
   if (!info.dynamic_shape) return true;
   if (info.indexing) {
     bool masked = false;
@@ -398,7 +400,7 @@ void LiveRecorder::call_as_leaf(const OperatorHandle& op, DispatchKey key, Dispa
   const SchemaInfo& info = graph::schema_info(op);
   bool below_inplace = below_inplace_ || (!info.tracks_views && is_below_inplace());
   graph::Op noted{op, {}, {}, {}, {}, c10::GradMode::is_enabled(), below_inplace};
-  if (!check_operator(info, op, *stack) || !take_arguments(info, noted, *stack)) {
+  if (!check_operator(info, *stack) || !take_arguments(info, noted, *stack)) {
     return run_below(op, key, keys, stack);
   }
   try {

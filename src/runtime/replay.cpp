@@ -143,7 +143,9 @@ void Replay::place_values() {
 
 Operand Replay::operand(ValueId value, size_t index) const {
   Operand place = places_[value];
-  if (place.kind == Operand::Slot && last_uses_[value] == index) place.kind = Operand::LastUse;
+  // Inputs stay in their slots: dropping the last reference beside the Python object's takes the GIL.
+  bool temporary = graph_.values[value].role == Role::Result;
+  if (temporary && place.kind == Operand::Slot && last_uses_[value] == index) place.kind = Operand::LastUse;
   return place;
 }
 

@@ -18,7 +18,7 @@ struct Entry {
 constexpr Entry kEntries[] = {
     {Model::Pure,
      "abs all any ascii bin chr divmod format hex max min oct ord pow repr round sum globals "
-     "functools.reduce sys.getrecursionlimit sys.intern object.__format__ object.__reduce__ "
+     "functools.reduce sys.intern object.__format__ object.__reduce__ "
      "operator.index operator.add operator.sub operator.mul operator.truediv operator.floordiv operator.mod "
      "operator.pow operator.neg operator.pos operator.abs operator.eq operator.ne operator.lt operator.le operator.gt "
      "operator.ge operator.and_ operator.or_ operator.xor operator.not_ operator.truth operator.lshift operator.rshift "
@@ -67,6 +67,7 @@ constexpr Entry kEntries[] = {
      "collections.OrderedDict.__init__ collections.defaultdict.__init__ collections.deque.__init__ property.__init__ "
      "types.SimpleNamespace.__init__ OSError.__init__ ImportError.__init__ AttributeError.__init__ NameError.__init__ "
      "StopIteration.__init__ SyntaxError.__init__ UnicodeDecodeError.__init__ UnicodeEncodeError.__init__ type.__init__"},
+    {Model::RecursionLimit, "sys.getrecursionlimit"},
     {Model::Next, "next"},
     {Model::Iterate, "iter"},
     {Model::ClassCall, "type.__call__"},

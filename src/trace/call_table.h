@@ -27,6 +27,7 @@ enum class Model : uint8_t {
   ContextSet,
   ContextReset,
   InstanceDict,  // vars(object)
+  RecursionLimit,
   Own,           // one of ours, which tells the watch itself
 };
 

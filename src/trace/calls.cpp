@@ -90,6 +90,7 @@ class CallModel {
         if (!call_.size()) return watch_.give_up("the call asks for its local variables");
         if (!watch_.is_fresh(self_) && mg_dict_slot(self_)) watch_.guards.read_instance(self_);
         return;
+      case Model::RecursionLimit: return watch_.guards.read_recursion_limit();
       case Model::ClassCall:
       case Model::ContextSet:
       case Model::Own: return;
@@ -238,10 +239,14 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   if (PyObject* inner = compiled_callee(callable)) return this->call(inner, args, positional, keyword_names);
   if (is_partial(callable)) return call_partial(callable, args, positional, keyword_names);
   if (is_lru_cache(callable)) {
-    // Trusted to be a function of its arguments: that is what its author said by caching it.
     for (size_t i = 0; i < call.size(); ++i) read_deep(args[i]);
     py::Ref result = py::Ref::steal(call.make());
-    if (result) check_tensors_if_any(result.get());
+    if (!result || !alive()) return result.release();
+    // The next call finds what this one found, as long as nothing is added, evicted or cleared.
+    PyObject* cache = mg_lru_cache_dict(callable);
+    if (!cache) give_up("the call runs " + callable_name(callable) + ", whose cache is not understood");
+    else guards.read_items(cache);
+    check_tensors_if_any(result.get());
     return result.release();
   }
   PyTypeObject* type = Py_TYPE(callable);

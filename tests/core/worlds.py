@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -45,9 +46,9 @@ class Program:
     kwargs: Callable[[], dict[str, Any]]
     eager: str | None  # None: it compiles; otherwise part of the reason why it stays eager
 
-    @property
-    def name(self) -> str:
-        return self.function.__name__
+    def run(self, function: Callable[..., Any] | None = None) -> Any:
+        call = function or self.function
+        return outcome(lambda: call(*self.args(), **self.kwargs()))
 
 
 @dataclass
@@ -125,7 +126,7 @@ def describe(value: Any, seen: dict[int, int] | None = None) -> Any:
 
 
 def describe_exception(error: BaseException | None, seen: dict[int, int]) -> Any:
-    """Type, arguments, the frames with their lines and instructions, cause and context."""
+    """Type, arguments, the frames with their lines and columns, cause and context."""
     if error is None:
         return None
     frames = []
@@ -133,7 +134,9 @@ def describe_exception(error: BaseException | None, seen: dict[int, int]) -> Any
     while step:
         code = step.tb_frame.f_code
         if not code.co_filename.startswith(str(Path(__file__).parent)) or "/programs/" in code.co_filename:
-            frames.append((code.co_qualname, step.tb_lineno, step.tb_lasti))
+            # The very expression, not the instruction: CPython itself is of two minds about the latter.
+            positions = next(itertools.islice(code.co_positions(), step.tb_lasti // 2, None))
+            frames.append((code.co_qualname, step.tb_lineno, positions))
         step = step.tb_next
     inner: list[Any] = []
     if isinstance(error, BaseExceptionGroup):

@@ -46,7 +46,7 @@ def transformers_names() -> list[str]:
 
 
 def architectures() -> set[str]:
-    """The distinct `transformers` architectures (a variant such as `gpt2-cache` counts as `gpt2`)."""
+    """The distinct `transformers` architectures (a variant such as `gpt2-uncached` counts as `gpt2`)."""
     return {name.partition("-")[0] for name in transformers_names()}
 
 
@@ -238,11 +238,11 @@ def _encoders() -> None:
 
 def _decoders() -> None:
     def add(name: str, model: str, config: str, **values: Any) -> None:
-        _from_transformers(name, model, config, _text_inputs(use_cache=False), **{**_DECODER, **values})
+        _from_transformers(name, model, config, _text_inputs(), **{**_DECODER, **values})
 
     def add_plain(name: str, model: str, config: str, **values: Any) -> None:
-        special = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-        _from_transformers(name, model, config, _text_inputs(use_cache=False), **{**special, **values})
+        special = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2}
+        _from_transformers(name, model, config, _text_inputs(), **{**special, **values})
 
     gpt2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
     add_plain("gpt2", "GPT2LMHeadModel", "GPT2Config", **gpt2)
@@ -278,10 +278,11 @@ def _decoders() -> None:
     add("granite", "GraniteForCausalLM", "GraniteConfig")
     add("cohere", "CohereForCausalLM", "CohereConfig")
     add("glm", "GlmForCausalLM", "GlmConfig", head_dim=8)
-    # The default way to call a decoder: the output carries a new key-value cache.
+    # By default the output carries a new key-value cache; these go without it, or have a padding mask.
+    without = _text_inputs(use_cache=False)
     special = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2}
-    _from_transformers("gpt2-cache", "GPT2LMHeadModel", "GPT2Config", _text_inputs(), **special, **gpt2)
-    _from_transformers("llama-cache", "LlamaForCausalLM", "LlamaConfig", _text_inputs(), **_DECODER)
+    _from_transformers("gpt2-uncached", "GPT2LMHeadModel", "GPT2Config", without, **special, **gpt2)
+    _from_transformers("llama-uncached", "LlamaForCausalLM", "LlamaConfig", without, **_DECODER)
     _from_transformers("llama-padded", "LlamaForCausalLM", "LlamaConfig", _padded_inputs, **_DECODER)
 
 

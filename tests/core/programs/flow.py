@@ -166,7 +166,10 @@ class Point:
         self.x, self.y = x, y
 
 
-@program(lambda: (Point(1, 2),), eager="match|instruction")
+POINT = Point(1, 2)
+
+
+@program(lambda: (POINT,), eager="match|instruction")
 def match_classes(value):
     match value:
         case int() | str():

@@ -5,6 +5,8 @@ from core.worlds import Registry
 
 program = Registry()
 LIMIT = 10
+SCRATCH = 1
+COUNT = 1
 NAMES = ["a", "b", "c"]
 
 
@@ -123,16 +125,17 @@ def stores_the_global_that_is_there():
 @program(eager="global variable")
 def stores_another_global():
     global COUNT
-    COUNT = len(NAMES)
+    COUNT += 1
     return COUNT
 
 
 @program(eager="does not run")
 def deletes_a_global():
     global SCRATCH
-    SCRATCH = 1
-    del SCRATCH
-    return "SCRATCH" in globals()
+    try:
+        del SCRATCH
+    except NameError as error:
+        return str(error)
 
 
 @program(lambda: ((1, (2, 3), [4, 5, 6]),))

@@ -1,0 +1,1 @@
+"""Programs written to mislead the compiler, each run eager and compiled and compared call by call."""
