@@ -53,7 +53,7 @@ class Measure:
     def growth_since(self, before: Measure, cycles: int) -> str | None:
         """In words what grew; less than one piece for each cycle cannot be a leak of the cycle."""
         # Caches of the interpreter fill once; what is left after the measures themselves were counted is noise.
-        allowed = max(40, cycles // 4)
+        allowed = max(80, cycles // 4)
         if self.objects > before.objects + allowed:
             grown = {kind: n - before.kinds[kind] for kind, n in self.kinds.items() if n > before.kinds[kind] + 5}
             return f"{self.objects - before.objects} more objects after {cycles} cycles: {grown}"
@@ -66,7 +66,7 @@ class Measure:
         return None
 
 
-def assert_flat(cycle: Callable[[], Any], cycles: int, rounds: int = 5) -> None:
+def assert_flat(cycle: Callable[[], Any], cycles: int, rounds: int = 6) -> None:
     """A leak grows in every round of cycles; what fills up once stops growing in one of them."""
     before = Measure.now()
     for _ in range(rounds):
@@ -122,7 +122,7 @@ def test_cycles_with_larger_models_are_flat(name: str) -> None:
         compiled(*args, **kwargs)
         compiled(*args, **kwargs)
 
-    assert_flat(cycle, 60)
+    assert_flat(cycle, 100)
 
 
 @torch.no_grad()

@@ -76,7 +76,8 @@ void mg_frame_resume_before(mg_frame* frame, int index);
 void mg_generator_suspended(PyObject* generator);
 PyCodeObject* mg_frame_code(mg_frame* frame);
 
-// True when the evaluator must look up: signals, pending calls, a request to drop the GIL, an asynchronous exception.
+// True when the evaluator must look up: signals, pending calls, a request to drop the GIL, an asynchronous exception
+// (which is left to CPython: only it can clear the flag).
 bool mg_must_break(PyThreadState* thread);
 // Serves them; -1 with an error set if one raised.
 int mg_serve_break(PyThreadState* thread);

@@ -62,12 +62,5 @@ int mg_serve_break(PyThreadState* thread) {
     PyEval_SaveThread();
     PyEval_RestoreThread(thread);
   }
-  if (thread->async_exc) {
-    PyObject* raised = thread->async_exc;
-    thread->async_exc = NULL;
-    PyErr_SetNone(raised);
-    Py_DECREF(raised);
-    return -1;
-  }
   return 0;
 }

@@ -87,6 +87,10 @@ class FrameRun {
   Next call(uint32_t arg);
   Next call_with_tuple(uint32_t arg);
   Next branch(bool jump_if, int target);
+  PyObject* new_iterator(PyObject* iterable);
+  py::Ref unpacked(PyObject* sequence);
+  bool take_items(PyObject* iterator, Py_ssize_t count, const char* at_least, Py_ssize_t expected,
+                  std::vector<py::Ref>* items);
   Next unpack(uint32_t count);
   Next unpack_with_star(uint32_t arg);
   Next make_function(uint32_t flags);
@@ -384,30 +388,50 @@ Next FrameRun::step_build(uint8_t opcode, uint32_t arg) {
   }
 }
 
+// An __iter__ may well hand out an iterator that existed before; one that nobody else holds was made just now.
+PyObject* FrameRun::new_iterator(PyObject* iterable) {
+  PyObject* iterator = PyObject_GetIter(iterable);
+  if (iterator && iterator != iterable && Py_REFCNT(iterator) == 1) watch_.mark_fresh(iterator);
+  return iterator;
+}
+
+// The iterator that an unpacking goes through.
+py::Ref FrameRun::unpacked(PyObject* sequence) {
+  watch_.read_iterable(sequence);
+  py::Ref iterator = py::Ref::steal(new_iterator(sequence));
+  if (iterator) {
+    watch_.read_iterator(iterator.get());
+  } else if (PyErr_ExceptionMatches(PyExc_TypeError) && !Py_TYPE(sequence)->tp_iter && !PySequence_Check(sequence)) {
+    PyErr_Format(PyExc_TypeError, "cannot unpack non-iterable %.200s object", Py_TYPE(sequence)->tp_name);
+  }
+  return iterator;
+}
+
+// The next `count` items; `expected` of them (`at least` that many if so said) were asked for.
+bool FrameRun::take_items(PyObject* iterator, Py_ssize_t count, const char* at_least, Py_ssize_t expected,
+                          std::vector<py::Ref>* items) {
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    items->push_back(py::Ref::steal(PyIter_Next(iterator)));
+    if (items->back()) continue;
+    if (!PyErr_Occurred())
+      PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected %s%zd, got %zd)", at_least, expected, i);
+    return false;
+  }
+  return true;
+}
+
 Next FrameRun::unpack(uint32_t count) {
   py::Ref sequence = pop_ref();
-  watch_.read_iterable(sequence.get());
   auto n = static_cast<Py_ssize_t>(count);
   if ((PyTuple_CheckExact(sequence.get()) || PyList_CheckExact(sequence.get())) &&
       PySequence_Fast_GET_SIZE(sequence.get()) == n) {
+    watch_.read_iterable(sequence.get());
     for (Py_ssize_t i = n - 1; i >= 0; --i) push(Py_NewRef(PySequence_Fast_GET_ITEM(sequence.get(), i)));
     return Next::Go;
   }
-  py::Ref iterator = py::Ref::steal(PyObject_GetIter(sequence.get()));
-  if (!iterator) {
-    if (PyErr_ExceptionMatches(PyExc_TypeError) && !Py_TYPE(sequence.get())->tp_iter &&
-        !PySequence_Check(sequence.get()))
-      PyErr_Format(PyExc_TypeError, "cannot unpack non-iterable %.200s object", Py_TYPE(sequence.get())->tp_name);
-    return Next::Error;
-  }
+  py::Ref iterator = unpacked(sequence.get());
   std::vector<py::Ref> items;
-  for (Py_ssize_t i = 0; i < n; ++i) {
-    items.push_back(py::Ref::steal(PyIter_Next(iterator.get())));
-    if (items.back()) continue;
-    if (!PyErr_Occurred())
-      PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected %zd, got %zd)", n, i);
-    return Next::Error;
-  }
+  if (!iterator || !take_items(iterator.get(), n, "", n, &items)) return Next::Error;
   py::Ref extra = py::Ref::steal(PyIter_Next(iterator.get()));
   if (extra || PyErr_Occurred()) {
     if (extra) PyErr_Format(PyExc_ValueError, "too many values to unpack (expected %zd)", n);
@@ -419,20 +443,23 @@ Next FrameRun::unpack(uint32_t count) {
 
 Next FrameRun::unpack_with_star(uint32_t arg) {
   Py_ssize_t before = arg & 0xff, after = arg >> 8;
-  PyObject* sequence = sp_[-1];
-  if (!PyList_CheckExact(sequence) && !PyTuple_CheckExact(sequence)) return leave("this unpacking with *");
-  Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence);
-  if (size < before + after) return leave("an unpacking with * of too few values");
-  py::Ref owned = pop_ref();
-  watch_.read_iterable(sequence);
-  PyObject* middle = PyList_New(size - before - after);
-  if (!middle) return Next::Error;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(middle); ++i)
-    PyList_SET_ITEM(middle, i, Py_NewRef(PySequence_Fast_GET_ITEM(sequence, before + i)));
-  watch_.mark_fresh(middle);
-  for (Py_ssize_t i = size - 1; i >= size - after; --i) push(Py_NewRef(PySequence_Fast_GET_ITEM(sequence, i)));
-  push(middle);
-  for (Py_ssize_t i = before - 1; i >= 0; --i) push(Py_NewRef(PySequence_Fast_GET_ITEM(sequence, i)));
+  py::Ref sequence = pop_ref();
+  py::Ref iterator = unpacked(sequence.get());
+  std::vector<py::Ref> items;
+  if (!iterator || !take_items(iterator.get(), before, "at least ", before + after, &items)) return Next::Error;
+  py::Ref rest = py::Ref::steal(PySequence_List(iterator.get()));
+  if (!rest) return Next::Error;
+  Py_ssize_t size = PyList_GET_SIZE(rest.get());
+  if (size < after) {
+    PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected at least %zd, got %zd)", before + after,
+                 before + size);
+    return Next::Error;
+  }
+  for (Py_ssize_t i = size - 1; i >= size - after; --i) push(Py_NewRef(PyList_GET_ITEM(rest.get(), i)));
+  if (after && PyList_SetSlice(rest.get(), size - after, size, nullptr) < 0) return Next::Error;
+  watch_.mark_fresh(rest.get());
+  push(rest.release());
+  for (Py_ssize_t i = before - 1; i >= 0; --i) push(items[i].release());
   return Next::Go;
 }
 
@@ -523,8 +550,7 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
       if (PyDict_Check(object)) watch_.read_dict_key(object, key);
       else watch_.read_operand(object);
       watch_.read_operand(key);
-      if (PyDict_Check(object) && !watch_.is_fresh(object) && !PyDict_CheckExact(object))
-        watch_.read_truth(object);
+      if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) watch_.guards.read_specials(Py_TYPE(object));
       PyObject* result = PyObject_GetItem(object, key);
       if (result && watch_.is_tensor(object)) watch_.check_tensors(result, "indexing a tensor");
       else if (result && PyList_CheckExact(result) && Py_REFCNT(result) == 1) watch_.mark_fresh(result);
@@ -557,6 +583,7 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
       PyObject *item = sp_[-2], *container = sp_[-1];
       if (PyDict_Check(container)) watch_.read_dict_key(container, item);
       else watch_.read_operand(container);
+      if (Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) watch_.guards.read_specials(Py_TYPE(container));
       watch_.read_operand(item);
       int found = PySequence_Contains(container, item);
       if (found < 0) return Next::Error;
@@ -580,16 +607,14 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
     }
     case GET_ITER: {
       watch_.read_iterable(sp_[-1]);
-      PyObject* iterator = PyObject_GetIter(sp_[-1]);
-      if (iterator && iterator != sp_[-1]) watch_.mark_fresh(iterator);
-      return replace(1, iterator);
+      return replace(1, new_iterator(sp_[-1]));
     }
     case FOR_ITER: {
       PyObject* iterator = sp_[-1];
       watch_.read_iterator(iterator);
       PyObject* item = Py_TYPE(iterator)->tp_iternext(iterator);
       if (item) {
-        if (PyTuple_CheckExact(item)) watch_.mark_fresh(item);
+        if (PyTuple_CheckExact(item) && Py_REFCNT(item) == 1) watch_.mark_fresh(item);
         push(item);
         return Next::Go;
       }
@@ -649,7 +674,14 @@ Next FrameRun::raise(uint32_t arg) {
   py::Ref cause = arg == 2 ? pop_ref() : py::Ref();
   py::Ref exception = pop_ref();
   auto instantiate = [&](py::Ref& what) {
-    if (what && PyExceptionClass_Check(what.get())) what = py::Ref::steal(watch_.call(what.get(), nullptr, 0, nullptr));
+    if (!PyExceptionClass_Check(what.get())) return true;
+    py::Ref made = py::Ref::steal(watch_.call(what.get(), nullptr, 0, nullptr));
+    if (made && !PyExceptionInstance_Check(made.get())) {
+      PyErr_Format(PyExc_TypeError, "calling %R should have returned an instance of BaseException, not %R", what.get(),
+                   Py_TYPE(made.get()));
+      return false;
+    }
+    what = std::move(made);
     return static_cast<bool>(what);
   };
   if (!instantiate(exception)) return Next::Error;
@@ -682,8 +714,9 @@ Next FrameRun::before_with() {
     descrgetfunc get = Py_TYPE(found)->tp_descr_get;
     return py::Ref::steal(get ? get(found, manager, (PyObject*)Py_TYPE(manager)) : Py_NewRef(found));
   };
-  py::Ref enter = bind(enter_name), exit = bind(exit_name);
-  if (!enter || !exit) return Next::Error;
+  py::Ref enter = bind(enter_name);
+  py::Ref exit = enter ? bind(exit_name) : py::Ref();
+  if (!exit) return Next::Error;
   sp_[-1] = exit.release();
   py::Ref owned = py::Ref::steal(manager);
   return push_result(watch_.call(enter.get(), nullptr, 0, nullptr));
@@ -692,7 +725,9 @@ Next FrameRun::before_with() {
 Next FrameRun::import(PyObject* name) {
   PyObject *from = sp_[-1], *level = sp_[-2];
   PyObject* modules = PyImport_GetModuleDict();
-  PyObject* hook = PyDict_GetItemString(view_.builtins, "__import__");
+  static PyObject* hook_name = PyUnicode_InternFromString("__import__");
+  PyObject* hook = PyDict_GetItemWithError(view_.builtins, hook_name);
+  watch_.read_dict_key(view_.builtins, hook_name);
   if (!hook || !PyCFunction_Check(hook)) return leave("an import through a replaced __import__");
   uint64_t before = mg_dict_version(modules);
   PyObject* module;
@@ -769,19 +804,21 @@ Next FrameRun::step_rare(uint8_t opcode, uint32_t arg) {
     }
     case IMPORT_NAME: return import(names_[arg]);
     case IMPORT_FROM: {
-      PyObject* module = sp_[-1];
-      if (!PyModule_Check(module) || !PyObject_HasAttr(module, names_[arg])) return leave("this import");
+      PyObject *module = sp_[-1], *value = nullptr;
+      if (!PyModule_Check(module)) return leave("an import from something that is no module");
       watch_.read_attribute(module, names_[arg]);
-      return push_result(PyObject_GetAttr(module, names_[arg]));
+      if (_PyObject_LookupAttr(module, names_[arg], &value) < 0) return Next::Error;
+      if (!value) return leave("the import of a name that the module does not have");
+      watch_.finish_attribute(module, names_[arg], value);
+      push(value);
+      return Next::Go;
     }
     case GET_YIELD_FROM_ITER: {
       PyObject* iterable = sp_[-1];
       if (PyCoro_CheckExact(iterable)) return leave("coroutines");
       if (PyGen_CheckExact(iterable)) return Next::Go;
       watch_.read_iterable(iterable);
-      PyObject* iterator = PyObject_GetIter(iterable);
-      if (iterator && iterator != iterable) watch_.mark_fresh(iterator);
-      return replace(1, iterator);
+      return replace(1, new_iterator(iterable));
     }
     case SEND: return send(arg);
     case SWAP: std::swap(sp_[-1], sp_[-static_cast<int>(arg)]); return Next::Go;
@@ -815,7 +852,9 @@ Next FrameRun::step() {
     case POP_JUMP_BACKWARD_IF_NONE:
     case POP_JUMP_BACKWARD_IF_NOT_NONE:
       if (++watch_.loops > kMaxLoops) watch_.give_up("the call runs too long to be watched");
-      if (mg_must_break(thread_)) [[unlikely]] {
+      // Not while a generator delegates: there the inner one is asked first.
+      if (mg_must_break(thread_) && (instruction.opcode != RESUME || instruction.arg < 2)) [[unlikely]] {
+        if (thread_->async_exc) return leave("an exception that another thread has sent");
         runtime::PauseWatch pause;
         if (mg_serve_break(thread_) < 0) return Next::Error;
       }
@@ -904,6 +943,10 @@ constexpr size_t kMaxDepth = 400;  // of watched frames: each takes C stack as w
 PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
   Watch* watch = Watch::current();
   if (!watch || !watch->alive()) return mg_eval_default(thread, frame, throwing);
+  if (mg_is_tracing(thread)) {
+    watch->give_up("a debugger or profiler follows the thread");
+    return mg_eval_default(thread, frame, throwing);
+  }
   if (watch->depth >= kMaxDepth) {
     watch->give_up("the call is nested more than " + std::to_string(kMaxDepth) + " Python functions deep");
     return mg_eval_default(thread, frame, throwing);

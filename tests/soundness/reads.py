@@ -257,7 +257,7 @@ def dir_of_an_object() -> Case:
     )
 
 
-@program("a cached function is trusted even after its cache was cleared")
+@program()
 def cache_cleared() -> Case:
     settings = {"scale": 1}
 
