@@ -42,13 +42,14 @@ bool mg_find_handler(PyCodeObject* code, int index, mg_handler* found);
 uint64_t mg_dict_version(PyObject* dict);
 // Where the object's __dict__ pointer lives, made if it was only implicit; NULL if the type has none.
 PyObject** mg_dict_slot(PyObject* object);
+// Whether the object's __dict__ holds anything; does not make the dict.
+bool mg_has_attributes(PyObject* object);
 // 0 if the type has no valid version now.
 unsigned int mg_type_version(PyTypeObject* type);
 // The parts of a bound slot wrapper such as super().__getattribute__; false if `object` is not one.
 bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyObject** self);
 // The dict behind a functools.lru_cache wrapper; NULL if it is not where it is expected.
 PyObject* mg_lru_cache_dict(PyObject* wrapper);
-int mg_set_update(PyObject* set, PyObject* iterable);
 
 // ---- frames; only where mg_why_unsupported() is NULL
 
@@ -74,6 +75,7 @@ mg_frame* mg_frame_take(PyThreadState* thread, mg_frame* frame);
 void mg_frame_give_back(PyThreadState* thread, mg_frame* frame, mg_frame* previous, PyObject** stack_pointer);
 void mg_frame_resume_before(mg_frame* frame, int index);
 void mg_generator_suspended(PyObject* generator);
+int mg_set_update(PyObject* set, PyObject* iterable);
 PyCodeObject* mg_frame_code(mg_frame* frame);
 
 // True when the evaluator must look up: signals, pending calls, a request to drop the GIL, an asynchronous exception

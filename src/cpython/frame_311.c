@@ -64,3 +64,5 @@ int mg_serve_break(PyThreadState* thread) {
   }
   return 0;
 }
+
+int mg_set_update(PyObject* set, PyObject* iterable) { return _PySet_Update(set, iterable); }

@@ -3,42 +3,60 @@
 #include <Python.h>
 
 #include "internal/pycore_object.h"
-#if PY_VERSION_HEX >= 0x030d0000
-#include "internal/pycore_descrobject.h"
-#include "internal/pycore_setobject.h"
-#endif
 
 #include "cpython/cpython.h"
 
 uint64_t mg_dict_version(PyObject* dict) { return ((PyDictObject*)dict)->ma_version_tag; }
 
+#if PY_VERSION_HEX >= 0x030c0000
+// Where the dict pointer of an object lives that keeps it in front of itself.
+static PyObject** managed_slot(PyObject* object) {
+#if PY_VERSION_HEX >= 0x030d0000
+  return (PyObject**)&_PyObject_ManagedDictPointer(object)->dict;
+#else
+  return (PyObject**)&_PyObject_DictOrValuesPointer(object)->dict;
+#endif
+}
+#endif
+
 PyObject** mg_dict_slot(PyObject* object) {
 #if PY_VERSION_HEX >= 0x030c0000
   // An object that keeps its values inline has no dict to speak of until somebody asks for it.
-  if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
     PyObject* dict = PyObject_GenericGetDict(object, NULL);
     if (!dict) {
       PyErr_Clear();
       return NULL;
     }
     Py_DECREF(dict);
+    return managed_slot(object);
   }
-#endif
-#if PY_VERSION_HEX >= 0x030d0000
-  if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
-    return (PyObject**)&_PyObject_ManagedDictPointer(object)->dict;
+  Py_ssize_t offset = type->tp_dictoffset;
+  if (offset == 0) return NULL;
+  if (offset < 0) {
+    Py_ssize_t items = Py_SIZE(object) < 0 ? -Py_SIZE(object) : Py_SIZE(object);
+    offset += (Py_ssize_t)_PyObject_VAR_SIZE(type, items);
   }
-  return _PyObject_ComputedDictPointer(object);
-#elif PY_VERSION_HEX >= 0x030c0000
-  if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
-    return (PyObject**)&_PyObject_DictOrValuesPointer(object)->dict;
-  }
-  return _PyObject_ComputedDictPointer(object);
+  return (PyObject**)((char*)object + offset);
 #else
   PyObject** slot = _PyObject_GetDictPtr(object);
   if (!slot) PyErr_Clear();
   return slot;
 #endif
+}
+
+bool mg_has_attributes(PyObject* object) {
+#if PY_VERSION_HEX < 0x030c0000
+  if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+    const uint8_t* values = (const uint8_t*)*_PyObject_ValuesPointer(object);
+    if (values) return values[-2] != 0;  // how many were ever set
+    PyObject* dict = *_PyObject_ManagedDictPointer(object);
+    return dict && PyDict_GET_SIZE(dict) != 0;
+  }
+#endif
+  PyObject** slot = mg_dict_slot(object);
+  return slot && *slot && PyDict_GET_SIZE(*slot) != 0;
 }
 
 unsigned int mg_type_version(PyTypeObject* type) {
@@ -54,13 +72,20 @@ bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyOb
     PyWrapperDescrObject* descriptor;
     PyObject* self;
   };
-  if (Py_TYPE(object) != &_PyMethodWrapper_Type) return false;
+  // CPython 3.13 does not export the type; this object is of it.
+  static PyTypeObject* type = NULL;
+  if (!type) {
+    PyObject* bound = PyObject_GetAttrString(Py_None, "__str__");
+    if (!bound) return PyErr_Clear(), false;
+    type = Py_TYPE(bound);
+    Py_DECREF(bound);
+  }
+  if (Py_TYPE(object) != type) return false;
   *descriptor = ((struct wrapper*)object)->descriptor;
   *self = ((struct wrapper*)object)->self;
   return true;
 }
 
-int mg_set_update(PyObject* set, PyObject* iterable) { return _PySet_Update(set, iterable); }
 
 PyObject* mg_lru_cache_dict(PyObject* wrapper) {
   struct lru_cache {

@@ -37,6 +37,8 @@ void build(trace::Watch& watch, PyObject* result, std::unique_ptr<runtime::Globa
   if (!watch.alive()) return;
   std::unique_ptr<runtime::Segment> segment = watch.recording->finish(outputs);
   if (!segment) return watch.give_up("the recording failed");
+  if (!segment->rerunnable() && watch.work_in_handler)
+    return watch.give_up("the call changes tensors where it also handles exceptions");
   variant->program.set_segment(std::move(segment));
   variant->guards = std::move(watch.guards);
   variant->guards.freeze(std::move(global_state));

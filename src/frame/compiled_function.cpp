@@ -79,7 +79,7 @@ void note_miss(State& state, const CallArguments& call) {
   Variant& latest = *state.variants.front();
   std::string why = latest.arguments.explain(call);
   if (why.empty()) why = latest.guards.explain();
-  if (why.empty()) return;
+  if (why.empty()) why = "a value that was asked from a tensor is another one";
   runtime::count("recompile", why);
   ++state.misses[why];
   runtime::log(runtime::Log::Guards, state.name + ": captured again because " + why);
@@ -143,9 +143,14 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged_count, Py
     if (!matched.match(candidate->arguments, call) || candidate->guards.first_failure()) continue;
     std::shared_ptr<Variant> variant = state.variants[i];
     if (i) std::rotate(state.variants.begin(), state.variants.begin() + i, state.variants.begin() + i + 1);
+    PyObject* result = variant->program.run(matched.values, matched.tensors);
+    if (!result && !PyErr_Occurred()) continue;  // it diverged, before it had any effect
     ++variant->hits;
     ++runtime::process_state().hits;
-    return variant->program.run(matched.values, matched.tensors);
+    if (result || !variant->program.segment().rerunnable()) return result;
+    // An operator raised an error. The function itself raises it with its own traceback, or handles it.
+    PyErr_Clear();
+    return run_eagerly(self, call);
   }
   return miss(self, call);
 }

@@ -1,14 +1,67 @@
 // Building, pruning and checking graphs.
 #include "graph/graph.h"
 
+#include <bit>
+#include <string_view>
+
 #include "graph/schema_info.h"
 #include "runtime/errors.h"
 
 namespace magneto::graph {
 
 ValueId Graph::add_value(Role role, const at::Tensor& tensor) {
-  values.push_back({role, tensor.scalar_type(), tensor.device(), tensor.sizes().vec(), tensor.strides().vec()});
-  return static_cast<ValueId>(values.size() - 1);
+  auto id = static_cast<ValueId>(values.size());
+  values.push_back({role, tensor.scalar_type(), tensor.device(), tensor.sizes().vec(), tensor.strides().vec(), id});
+  return id;
+}
+
+namespace {
+
+const c10::IValue* find_argument(const Op& op, std::string_view name) {
+  const auto& arguments = op.handle.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == name) return &op.args[i];
+  }
+  return nullptr;
+}
+
+bool draws(const Op& op) {
+  if (!schema_info(op.handle).random) return false;
+  const c10::IValue* chance = find_argument(op, "dropout_p");  // of fused attention
+  return !(chance && chance->isDouble() && chance->toDouble() == 0.0);
+}
+
+bool writes_unmarked(const Op& op) {
+  if (!schema_info(op.handle).hidden_writes) return false;
+  // Batch norm keeps statistics while it trains.
+  const std::string& name = op.handle.schema().name();
+  if (name != "aten::native_batch_norm" && name != "aten::cudnn_batch_norm") return true;
+  const c10::IValue* training = find_argument(op, "training");
+  return !(training && training->isBool() && !training->toBool());
+}
+
+}  // namespace
+
+bool same_number(const c10::IValue& a, const c10::IValue& b) {
+  auto bits = [](double number) { return std::bit_cast<uint64_t>(number); };
+  if (a.isBool()) return b.isBool() && a.toBool() == b.toBool();
+  if (a.isInt()) return b.isInt() && a.toInt() == b.toInt();
+  if (a.isDouble()) return b.isDouble() && bits(a.toDouble()) == bits(b.toDouble());
+  if (!a.isComplexDouble() || !b.isComplexDouble()) return false;
+  auto x = a.toComplexDouble(), y = b.toComplexDouble();
+  return bits(x.real()) == bits(y.real()) && bits(x.imag()) == bits(y.imag());
+}
+
+bool has_effect(const Graph& graph, const Op& op) {
+  if (draws(op)) return true;
+  const SchemaInfo& info = schema_info(op.handle);
+  bool unmarked = writes_unmarked(op);
+  if (!info.writes && !unmarked) return false;
+  for (const TensorRef& tensor : op.tensors) {
+    if (!unmarked && !info.written[tensor.position]) continue;
+    if (graph.values[graph.values[tensor.value].memory].role != Role::Result) return true;
+  }
+  return false;
 }
 
 void fold_constant_copies(Graph& graph) {
@@ -40,7 +93,7 @@ void remove_dead_ops(Graph& graph) {
   std::vector<bool> live(graph.ops.size());
   for (size_t i = graph.ops.size(); i-- > 0;) {
     const Op& op = graph.ops[i];
-    bool keep = schema_info(op.handle).kept;
+    bool keep = schema_info(op.handle).kept || !op.expected.isNone();
     for (const TensorRef& result : op.results) keep |= needed[result.value];
     live[i] = keep;
     if (!keep) continue;

@@ -28,6 +28,7 @@ struct Value {
   // As they were when the value came into being; operators such as aten::t_ may change them later.
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
+  ValueId memory = 0;  // the first value that lives in the same memory; itself if none does
 };
 
 // A tensor among the arguments or the results of an operator: `position`, or item `item` of the list there.
@@ -54,6 +55,8 @@ struct Op {
   std::vector<TensorRef> results;
   bool grad_mode;      // in force when it ran
   bool below_inplace;  // ran where version counters and views are not kept, as inside an autograd kernel
+  // The number that the operator returned, on which everything after it relies; None for operators that return tensors.
+  c10::IValue expected = {};
 };
 
 struct Graph {
@@ -70,6 +73,13 @@ struct Graph {
 
 // Uses a constant itself instead of a fresh copy of it where nothing can tell them apart.
 void fold_constant_copies(Graph& graph);
+
+// Whether two numbers have the same type and the same bits.
+bool same_number(const c10::IValue& a, const c10::IValue& b);
+
+// Whether running the operator changes anything beside its own results and the memory of earlier ones: it writes memory
+// that an input, a state tensor or a constant lives in, or it draws random numbers.
+bool has_effect(const Graph& graph, const Op& op);
 
 // Drops operators whose results nobody uses and that have no effect.
 void remove_dead_ops(Graph& graph);

@@ -137,6 +137,7 @@ SchemaInfo make_info(const c10::OperatorHandle& op) {
   if (op.hasTag(at::Tag::data_dependent_output)) info.answer = Answer::Value;
   if (contains(kMetadataAnswers, info.name) || base == "aten::result_type") info.answer = Answer::Metadata;
   if (contains(kMixedAnswers, base)) info.answer = Answer::None;
+  if (info.name == "aten::_local_scalar_dense") info.answer = Answer::Number;
 
   info.lifts = base == "aten::lift_fresh" || base == "aten::lift" || base == "aten::lift_fresh_copy";
   info.allocates = contains(kAllocators, base);

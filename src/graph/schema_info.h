@@ -12,7 +12,8 @@ namespace magneto::graph {
 enum class Answer : uint8_t {
   None,      // tensors only
   Metadata,  // numbers that follow from shapes, dtypes and global state
-  Value,     // numbers that follow from the contents of tensors
+  Number,    // one number that is the content of a tensor (aten::_local_scalar_dense)
+  Value,     // anything else that follows from the contents of tensors
 };
 
 struct SchemaInfo {

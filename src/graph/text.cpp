@@ -135,7 +135,8 @@ std::string op_text(const Graph& graph, const Op& op) {
   std::string name = schema.name();
   if (size_t colon = name.find("::"); colon != std::string::npos) name.replace(colon, 2, ".");
   if (!schema.overload_name().empty()) name += "." + schema.overload_name();
-  return (text.empty() ? text : text + " = ") + name + "(" + arguments_text(op) + ")";
+  text = (text.empty() ? text : text + " = ") + name + "(" + arguments_text(op) + ")";
+  return op.expected.isNone() ? text : text + " == " + constant_text(op.expected, nullptr);
 }
 
 }  // namespace

@@ -3,8 +3,13 @@
 
 #include <cstring>
 
+#include "cpython/cpython.h"
+#include "cpython/text.h"
+
 namespace magneto::guard {
 
+using py::repr;
+using py::type_name;
 using runtime::tensor_plug;
 
 bool is_atom(PyObject* object) {
@@ -32,20 +37,6 @@ bool same_atom(PyObject* a, PyObject* b) {
 }
 
 namespace {
-
-std::string type_name(PyObject* object) { return Py_TYPE(object)->tp_name; }
-
-std::string repr(PyObject* object) {
-  py::Ref text = py::Ref::steal(PyObject_Repr(object));
-  const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-  if (!utf8) {
-    PyErr_Clear();
-    return "<" + type_name(object) + ">";
-  }
-  std::string result = utf8;
-  if (result.size() > 80) result = result.substr(0, 77) + "...";
-  return result;
-}
 
 bool same_names(PyObject* a, PyObject* b) {
   if (a == b) return true;
@@ -77,7 +68,7 @@ Arguments::Arguments(const CallArguments& call)
       checks_(tensor_plug().tensor_checks()) {
   for (size_t i = 0; i < call.size() && refusal_.empty(); ++i) {
     std::string name = "args[" + std::to_string(i) + "]";
-    if (i >= call.positional) name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(call.keyword_names, i - call.positional));
+    if (i >= call.positional) name = py::text(PyTuple_GET_ITEM(call.keyword_names, i - call.positional));
     add(call.values[i], -1, static_cast<Py_ssize_t>(i), nullptr, name);
   }
   tensor_count_ = checks_->size();
@@ -97,6 +88,7 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
   } else if (tensor_plug().is_tensor(value)) {
     for (PyObject* other : tensors_)
       if (other == value) refusal_ = "argument " + name + " is the same tensor as another argument";
+    if (mg_has_attributes(value)) refusal_ = "argument " + name + " is a tensor with Python attributes";
     if (std::string why = tensor_plug().why_not_plain(value); !why.empty()) {
       refusal_ = "argument " + name + " is " + why;
       return;
@@ -167,7 +159,7 @@ PyObject* Arguments::fetch(const Node& node, const CallArguments& call, PyObject
 bool Arguments::matches(const Node& node, PyObject* value) const {
   if (!value || Py_TYPE(value) != node.type) return false;
   switch (node.kind) {
-    case Kind::Tensor: return true;  // all tensors are checked together
+    case Kind::Tensor: return !mg_has_attributes(value);  // the rest is checked for all tensors together
     case Kind::Atom: return same_atom(node.expected.get(), value);
     case Kind::Tuple:
     case Kind::List: return PySequence_Fast_GET_SIZE(value) == node.size;
@@ -177,18 +169,25 @@ bool Arguments::matches(const Node& node, PyObject* value) const {
   return false;
 }
 
+// The watched call saw distinct tensors and containers (repeated ones were refused), so that it did not matter which
+// object is which.
+bool Arguments::is_repeated(size_t index, PyObject* const* values) const {
+  auto by_content = [](const Node& node) { return node.kind != Kind::Atom && node.kind != Kind::Object; };
+  if (!by_content(nodes_[index])) return false;
+  if (nodes_[index].kind == Kind::Tuple && !nodes_[index].size) return false;  // there is only one ()
+  for (size_t i = 0; i < index; ++i)
+    if (values[i] == values[index] && by_content(nodes_[i])) return true;
+  return false;
+}
+
 bool Arguments::match(const CallArguments& call, PyObject** values, PyObject** tensors) const {
   if (call.positional != positional_ || !same_names(call.keyword_names, keyword_names_.get())) return false;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
     values[i] = fetch(node, call, values);
     if (!matches(node, values[i])) return false;
-    if (node.kind == Kind::Tensor) {
-      // The watched call saw distinct tensors (a repeated one was refused), so that identity decided nothing.
-      for (int t = 0; t < node.tensor; ++t)
-        if (tensors[t] == values[i]) return false;
-      tensors[node.tensor] = values[i];
-    }
+    if (node.kind == Kind::Tensor) tensors[node.tensor] = values[i];
+    if (is_repeated(i, values)) return false;
   }
   return checks_->first_mismatch(tensors) < 0;
 }
@@ -208,11 +207,8 @@ std::string Arguments::explain(const CallArguments& call) const {
       if (node.kind == Kind::Object) return node.name + " is another " + type_name(values[i]);
       return node.name + " has another length or other keys";
     }
-    if (node.kind == Kind::Tensor) {
-      for (int t = 0; t < node.tensor; ++t)
-        if (tensors[t] == values[i]) return node.name + " is the same tensor as another argument";
-      tensors[node.tensor] = values[i];
-    }
+    if (node.kind == Kind::Tensor) tensors[node.tensor] = values[i];
+    if (is_repeated(i, values.data())) return node.name + " is the same object as another argument";
   }
   ptrdiff_t bad = checks_->first_mismatch(tensors.data());
   if (bad < 0) return "";

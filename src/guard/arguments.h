@@ -67,6 +67,7 @@ class Arguments {
   void add(PyObject* value, int parent, Py_ssize_t index, PyObject* key, std::string name);
   int depth(int node) const;
   PyObject* fetch(const Node& node, const CallArguments& call, PyObject* const* values) const;
+  bool is_repeated(size_t index, PyObject* const* values) const;
   bool matches(const Node& node, PyObject* value) const;
 
   size_t positional_;

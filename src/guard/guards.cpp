@@ -73,6 +73,7 @@ Guards::TypeGuard& Guards::type_guard(PyTypeObject* type) {
   if (is_new) {
     types_.emplace_back();
     types_.back().type = py::Ref::borrow((PyObject*)type);
+    types_.back().getattro = type->tp_getattro;
   }
   return types_[found->second];
 }
@@ -251,6 +252,7 @@ bool Guards::TypeGuard::holds() const {
   auto* t = (PyTypeObject*)type.get();
   for (const Entry& entry : names)
     if (_PyType_Lookup(t, entry.key.get()) != entry.value.get()) return false;
+  if (t->tp_getattro != getattro) return false;  // __getattr__ or __getattribute__ came or went
   if (!mro) return true;
   if (t->tp_mro != mro.get()) return false;
   std::vector<const void*> now;

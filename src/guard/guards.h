@@ -73,7 +73,8 @@ class Guards {
     py::Ref type;
     unsigned version = 0;
     std::vector<Entry> names;
-    std::vector<const void*> slots;  // the C slots, if special methods matter
+    getattrofunc getattro = nullptr;
+    std::vector<const void*> slots;  // the other C slots, if special methods matter
     py::Ref mro;
     bool recheck();
     bool holds() const;

@@ -3,6 +3,8 @@
 
 #include <array>
 
+#include "cpython/text.h"
+
 namespace magneto::program {
 
 namespace {
@@ -47,13 +49,16 @@ uint32_t Program::add_recipe(Recipe recipe) {
 
 PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors) const {
   Registers outputs(segment_->output_count());
-  if (!segment_->run(tensors, outputs.data())) return nullptr;
   Registers registers(instructions_.size());
   PyObject** r = registers.data();
+  // While the segment runs, others may change the containers that these are borrowed from.
+  for (size_t i = 0; i < instructions_.size(); ++i)
+    if (instructions_[i].op == Op::Argument) r[i] = Py_NewRef(arguments[instructions_[i].index]);
+  if (!segment_->run(tensors, outputs.data())) return nullptr;
   for (size_t i = 0; i < instructions_.size(); ++i) {
     const Instruction& instruction = instructions_[i];
     switch (instruction.op) {
-      case Op::Argument: r[i] = Py_NewRef(arguments[instruction.index]); break;
+      case Op::Argument: break;
       case Op::Constant: r[i] = Py_NewRef(constants_[instruction.index].get()); break;
       case Op::Output: r[i] = Py_NewRef(outputs.data()[instruction.index]); break;
       default: r[i] = build(instruction, r);
@@ -138,10 +143,7 @@ std::string Program::text() const {
       case Op::Argument:
       case Op::Output: text += " " + std::to_string(instruction.index); break;
       case Op::Constant: {
-        py::Ref repr = py::Ref::steal(PyObject_Repr(constants_[instruction.index].get()));
-        const char* utf8 = repr ? PyUnicode_AsUTF8(repr.get()) : nullptr;
-        if (!utf8) PyErr_Clear();
-        text += " " + std::string(utf8 ? utf8 : "?").substr(0, 60);
+        text += " " + py::repr(constants_[instruction.index].get(), 60);
         break;
       }
       case Op::NamedTuple:

@@ -61,8 +61,9 @@ struct Known {
 };
 
 struct StorageUsers {
-  explicit StorageUsers(WeakStorage held) : storage(std::move(held)) {}
+  StorageUsers(WeakStorage held, ValueId first) : storage(std::move(held)), memory(first) {}
   WeakStorage storage;
+  ValueId memory;  // the first value that lives here
   std::vector<std::pair<c10::TensorImpl*, int64_t>> tensors;  // with their storage offsets, oldest first
   bool unwritten = false;  // allocated by a recorded operator, and no recorded operator wrote to it
 };
@@ -98,6 +99,7 @@ class LiveRecorder final : public runtime::Recording {
 
   // Each returns false after fail().
   bool check_operator(const SchemaInfo& info, const Stack& stack);
+  bool take_number(const SchemaInfo& info, graph::Op& noted, const Stack& stack);
   bool take_arguments(const SchemaInfo& info, graph::Op& noted, const Stack& stack);
   bool take_tensor(const SchemaInfo& info, graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor);
   bool check_memory(const SchemaInfo& info, uint32_t position, const at::Tensor& tensor);
@@ -109,7 +111,8 @@ class LiveRecorder final : public runtime::Recording {
   const ValueId* find_by_storage(const at::Tensor& tensor);
   ValueId learn(const at::Tensor& tensor, ValueId value);
   ValueId add_constant(const at::Tensor& tensor);
-  StorageUsers& users_of(const at::Tensor& tensor);
+  StorageUsers& place(const at::Tensor& tensor, ValueId value);
+  bool add_outside(const at::Tensor& tensor, Role role, std::vector<ValueId>& list);
 
   // Owned by its thread.
   static thread_local LiveRecorder* active_;
@@ -117,6 +120,7 @@ class LiveRecorder final : public runtime::Recording {
   std::function<void(std::string)> on_fail_;
   bool failed_ = false;
   bool below_inplace_ = false;
+  bool had_effect_ = false;  // a recorded operator changed something that outlives a run
   graph::Graph graph_;
   std::vector<py::Ref> state_objects_;
   std::unordered_map<c10::TensorImpl*, Known> known_;
@@ -152,7 +156,7 @@ void LiveRecorder::add_input(PyObject* tensor) {
     return fail("a tensor made during the call came back as an argument");
   }
   if (auto reason = why_not_plain(tensor); !reason.empty()) return fail(reason);
-  graph_.inputs.push_back(learn(input, graph_.add_value(Role::Input, input)));
+  add_outside(input, Role::Input, graph_.inputs);
 }
 
 void LiveRecorder::add_state(PyObject* tensor) {
@@ -163,8 +167,17 @@ void LiveRecorder::add_state(PyObject* tensor) {
     return;  // already noted, or made during the call and stored somewhere
   }
   if (auto reason = why_not_plain(tensor); !reason.empty()) return fail(reason);
-  graph_.states.push_back(learn(state, graph_.add_value(Role::State, state)));
-  state_objects_.push_back(py::Ref::borrow(tensor));
+  if (add_outside(state, Role::State, graph_.states)) state_objects_.push_back(py::Ref::borrow(tensor));
+}
+
+bool LiveRecorder::add_outside(const at::Tensor& tensor, Role role, std::vector<ValueId>& list) {
+  ValueId value = learn(tensor, graph_.add_value(role, tensor));
+  place(tensor, value);
+  if (graph_.values[graph_.values[value].memory].role == Role::Result) {
+    return fail("memory made during the call came back under another name"), false;
+  }
+  list.push_back(value);
+  return true;
 }
 
 bool LiveRecorder::take_output(PyObject* output) {
@@ -199,12 +212,13 @@ std::unique_ptr<runtime::Segment> LiveRecorder::finish(const std::vector<PyObjec
 
 // ---- which value a tensor is
 
-StorageUsers& LiveRecorder::users_of(const at::Tensor& tensor) {
+StorageUsers& LiveRecorder::place(const at::Tensor& tensor, ValueId value) {
   auto* storage = tensor.storage().unsafeGetStorageImpl();
   auto found = storages_.find(storage);
   if (found == storages_.end()) {
-    found = storages_.emplace(storage, StorageUsers(tensor.storage().getWeakStorageImpl())).first;
+    found = storages_.emplace(storage, StorageUsers(tensor.storage().getWeakStorageImpl(), value)).first;
   }
+  graph_.values[value].memory = found->second.memory;
   return found->second;
 }
 
@@ -241,13 +255,17 @@ ValueId LiveRecorder::add_constant(const at::Tensor& tensor) {
   ValueId value = graph_.add_value(Role::Constant, tensor);
   graph_.constants.push_back(value);
   graph_.constant_tensors.push_back(tensor);
+  place(tensor, value);
   return learn(tensor, value);
 }
 
 // ---- one operator
 
 bool LiveRecorder::check_operator(const SchemaInfo& info, const Stack& stack) {
-  if (info.answer == graph::Answer::Value) return fail("a value was asked from a tensor (" + info.name + ")"), false;
+  bool asks = info.answer == graph::Answer::Value;
+  // A run that finds another number must be able to give up without a trace.
+  asks |= info.answer == graph::Answer::Number && had_effect_;
+  if (asks) return fail("a value was asked from a tensor (" + info.name + ")"), false;
   // The sizes of its results may follow from contents, and nothing would tell.
   if (info.foreign) return fail("an operator that is not torch's own (" + info.name + ")"), false;
   if (!info.dynamic_shape) return true;
@@ -291,7 +309,7 @@ bool LiveRecorder::take_tensor(const SchemaInfo& info, graph::Op& noted, uint32_
     if (noted.grad_mode && tensor.requires_grad() && !may_take_grad(info)) {
       return fail("gradients are needed"), false;
     }
-    if (info.written[position] && graph_.values[value].role == Role::Constant) {
+    if (info.written[position] && graph_.values[graph_.values[value].memory].role == Role::Constant) {
       return fail("a constant is written (" + info.name + ")"), false;
     }
     if (!check_memory(info, position, tensor)) return false;
@@ -355,7 +373,7 @@ bool LiveRecorder::take_result(const SchemaInfo& info, graph::Op& noted, uint32_
   }
   ValueId value = learn(tensor, graph_.add_value(Role::Result, tensor));
   noted.results.push_back({position, item, value});
-  StorageUsers& users = users_of(tensor);
+  StorageUsers& users = place(tensor, value);
   users.tensors.emplace_back(tensor.unsafeGetTensorImpl(), tensor.storage_offset());
   if (info.allocates && tensor.numel() > 0) {
     users.unwritten = true;
@@ -380,6 +398,16 @@ bool LiveRecorder::take_results(const SchemaInfo& info, graph::Op& noted, const 
       return fail("a result of kind " + value.tagKind() + " (" + info.name + ")"), false;
     }
   }
+  return true;
+}
+
+// What the program does with the number is not seen, so runs must find the same one.
+bool LiveRecorder::take_number(const SchemaInfo& info, graph::Op& noted, const Stack& stack) {
+  const IValue& number = stack.back();
+  if (!number.isBool() && !number.isInt() && !number.isDouble() && !number.isComplexDouble()) {
+    return fail("a result of kind " + number.tagKind() + " (" + info.name + ")"), false;
+  }
+  noted.expected = number;
   return true;
 }
 
@@ -410,7 +438,10 @@ void LiveRecorder::call_as_leaf(const OperatorHandle& op, DispatchKey key, Dispa
     fail("an operator raised an error (" + info.name + ")");
     throw;
   }
-  if (failed_ || !take_results(info, noted, *stack)) return;
+  if (failed_) return;
+  bool number = info.answer == graph::Answer::Number;
+  if (!(number ? take_number(info, noted, *stack) : take_results(info, noted, *stack))) return;
+  had_effect_ = had_effect_ || graph::has_effect(graph_, noted);
   graph_.ops.push_back(std::move(noted));
 }
 

@@ -45,6 +45,7 @@ struct Step {
   uint32_t results_end;  // in results_
   bool grad_mode;
   bool below_inplace;
+  int32_t expected;  // in expected_: what it must return; -1 if nothing relies on that
 };
 
 struct Output {
@@ -63,6 +64,7 @@ class Replay final : public Segment {
   Replay(graph::Graph graph, std::vector<py::Ref> state_objects);
 
   bool run(PyObject* const* inputs, PyObject** outputs) override;
+  bool rerunnable() const override { return rerunnable_; }
   size_t output_count() const override { return outputs_.size(); }
   size_t op_count() const override { return steps_.size(); }
   std::string text() const override { return graph::to_text(graph_); }
@@ -75,7 +77,8 @@ class Replay final : public Segment {
   void plan_outputs();
 
   std::shared_ptr<const PinnedTensors> current_pins();
-  void execute(Slots& slots, const PinnedTensors& pinned) const;
+  // False: diverged.
+  bool execute(Slots& slots, const PinnedTensors& pinned) const;
   void push_arguments(const Step& step, uint32_t& next, Slots& slots, const PinnedTensors& pinned,
                       c10::Stack& stack) const;
   IValue make_list(const ArgSource& source, Slots& slots, const PinnedTensors& pinned) const;
@@ -88,6 +91,7 @@ class Replay final : public Segment {
   std::vector<Step> steps_;
   std::vector<ArgSource> args_;
   std::vector<IValue> constants_;
+  std::vector<IValue> expected_;
   std::vector<Operand> operands_;
   std::vector<ResultTarget> results_;
   std::vector<Output> outputs_;
@@ -95,6 +99,7 @@ class Replay final : public Segment {
   std::vector<size_t> last_uses_;  // by value: index of the op, or kForever
   size_t slot_count_ = 0;
   size_t max_args_ = 0;
+  bool rerunnable_ = true;
   static constexpr size_t kForever = SIZE_MAX;
   static constexpr size_t kNever = SIZE_MAX - 1;
 
@@ -114,6 +119,7 @@ Replay::Replay(graph::Graph graph, std::vector<py::Ref> state_objects)
   MAGNETO_ASSERT(state_objects_.size() == graph_.states.size());
   place_values();
   for (size_t i = 0; i < graph_.ops.size(); ++i) flatten(graph_.ops[i], i);
+  for (const graph::Op& op : graph_.ops) rerunnable_ = rerunnable_ && !graph::has_effect(graph_, op);
   plan_outputs();
 
   auto pinned = std::make_shared<PinnedTensors>();
@@ -191,7 +197,10 @@ void Replay::flatten(const graph::Op& op, size_t index) {
   }
   max_args_ = std::max(max_args_, op.args.size());
   steps_.push_back({op.handle, static_cast<uint32_t>(args_.size()), static_cast<uint32_t>(results_.size()),
-                    op.grad_mode, op.below_inplace});
+                    op.grad_mode, op.below_inplace, -1});
+  if (op.expected.isNone()) return;
+  steps_.back().expected = static_cast<int32_t>(expected_.size());
+  expected_.push_back(op.expected);
 }
 
 void Replay::plan_outputs() {
@@ -253,7 +262,7 @@ void Replay::push_arguments(const Step& step, uint32_t& next, Slots& slots, cons
   }
 }
 
-void Replay::execute(Slots& slots, const PinnedTensors& pinned) const {
+bool Replay::execute(Slots& slots, const PinnedTensors& pinned) const {
   c10::impl::ExcludeDispatchKeyGuard below_autograd(kBelowAutograd);
   c10::AutoGradMode restore_grad_mode(c10::GradMode::is_enabled());
   struct RestoreInplace {
@@ -276,6 +285,9 @@ void Replay::execute(Slots& slots, const PinnedTensors& pinned) const {
       c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView, below_inplace);
     }
     step.op.callBoxed(&stack);
+    if (step.expected >= 0 && !graph::same_number(stack.back(), expected_[static_cast<size_t>(step.expected)])) {
+      return false;
+    }
     for (; next_result < step.results_end; ++next_result) {
       const ResultTarget& result = results_[next_result];
       if (result.item < 0) {
@@ -286,6 +298,7 @@ void Replay::execute(Slots& slots, const PinnedTensors& pinned) const {
     }
     stack.clear();
   }
+  return true;
 }
 
 // torch.utils.swap_tensors gives a Python tensor another implementation.
@@ -338,17 +351,20 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
     PauseWatch pause;
     PyThreadState* thread = PyEval_SaveThread();
     try {
-      execute(slots, *pinned);
+      ok = execute(slots, *pinned);
     } catch (...) {
       error = std::current_exception();
     }
     PyEval_RestoreThread(thread);
-    if (!error) ok = warnings.emit();
+    if (error) ok = false;
+    if (ok) {
+      ok = warnings.emit();
+    } else if (!rerunnable_) {
+      // Otherwise the function runs instead, and warns again. A warning that becomes an error comes first.
+      if (!warnings.emit()) error = nullptr;
+    }
   }
-  if (error) {
-    set_python_error(error);
-    ok = false;
-  }
+  if (error) set_python_error(error);
   ok = ok && give_outputs(slots, inputs, outputs);
   for (at::Tensor& slot : slots) slot.reset();
   free_slots_.push_back(std::move(slots));

@@ -14,6 +14,7 @@ constexpr const char* kNoTensors = "a tensor reached a build without torch";
 class NullSegment : public Segment {
  public:
   bool run(PyObject* const*, PyObject**) override { return true; }
+  bool rerunnable() const override { return true; }
   size_t output_count() const override { return 0; }
   size_t op_count() const override { return 0; }
   std::string text() const override { return ""; }

@@ -27,8 +27,13 @@ enum class CallKind : uint8_t {
 class Segment {
  public:
   virtual ~Segment() = default;
-  // Fills `outputs` (output_count() of them) with new references. False: a Python error is set and nothing is owned.
+  // Fills `outputs` (output_count() of them) with new references. False: nothing is owned, and either a Python error
+  // is set or, without one, the run *diverged*: a value that the recording relied on came out differently, before
+  // anything was changed.
   virtual bool run(PyObject* const* inputs, PyObject** outputs) = 0;
+  // Whether a run that failed has had no effect at all (it writes no input and no state and draws no random numbers),
+  // so that the function can be called instead.
+  virtual bool rerunnable() const = 0;
   virtual size_t output_count() const = 0;
   virtual size_t op_count() const = 0;
   virtual std::string text() const = 0;

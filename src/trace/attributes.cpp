@@ -1,17 +1,14 @@
 // What an attribute look-up depends on: the class, the instance, and whatever stands in between.
 #include "cpython/cpython.h"
+#include "cpython/text.h"
 #include "trace/known_types.h"
 #include "trace/watch.h"
 
 namespace magneto::trace {
 
-namespace {
+using py::text;
 
-std::string utf8(PyObject* text) {
-  const char* chars = PyUnicode_AsUTF8(text);
-  if (!chars) PyErr_Clear();
-  return chars ? chars : "?";
-}
+namespace {
 
 bool is_c_attribute(PyObject* descriptor) {
   return Py_TYPE(descriptor) == &PyGetSetDescr_Type || Py_TYPE(descriptor) == &PyMemberDescr_Type;
@@ -31,19 +28,27 @@ bool Watch::read_class_attribute(PyTypeObject* type, PyObject* name, PyObject* o
     return !descriptor->tp_descr_set;
   }
   if (descriptor == &PyProperty_Type) {
-    if (!property_is_python(found)) give_up("the property '" + utf8(name) + "' of " + type->tp_name + " is written in C");
+    if (!property_is_python(found)) give_up("the property '" + text(name) + "' of " + type->tp_name + " is written in C");
     return false;
   }
   if (is_c_attribute(found)) {
     if (is_tensor(object)) {
       auto kind = plug_.classify_attribute(object, name);
       if (kind == runtime::CallKind::Refused || kind == runtime::CallKind::Balanced)
-        give_up("the call reads the attribute '" + utf8(name) + "' of a tensor");
+        give_up("the call reads the attribute '" + text(name) + "' of a tensor");
     }
-    return false;  // finish_attribute guards the value
+    // A slot that is empty raises AttributeError, which the program may expect; finish_attribute guards the others.
+    if (descriptor == &PyMemberDescr_Type && !is_fresh(object)) {
+      py::Ref value = py::Ref::steal(descriptor->tp_descr_get(found, object, (PyObject*)type));
+      if (!value) {
+        PyErr_Clear();
+        guards.read_slot(object, found, nullptr);
+      }
+    }
+    return false;
   }
   if (kind_of(descriptor) == Kind::Identity) return false;  // the fields of named tuples
-  give_up("the attribute '" + utf8(name) + "' of " + type->tp_name + " is a " + descriptor->tp_name + ", written in C");
+  give_up("the attribute '" + text(name) + "' of " + type->tp_name + " is a " + descriptor->tp_name + ", written in C");
   return false;
 }
 
@@ -55,6 +60,7 @@ void Watch::read_super(PyObject* super, PyObject* name) {
     PyErr_Clear();
     return give_up("the call uses super() in a way that is not understood");
   }
+  guards.read_specials((PyTypeObject*)self_class.get());  // and with them the order of its bases
   PyObject* mro = ((PyTypeObject*)self_class.get())->tp_mro;
   bool after = false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(mro); ++i) {
@@ -65,9 +71,25 @@ void Watch::read_super(PyObject* super, PyObject* name) {
     }
     guards.read_type(base, name);
     PyObject* own = PyDict_GetItemWithError(base->tp_dict, name);
-    if (own) return saw(own);
+    if (!own) continue;
+    PyTypeObject* descriptor = Py_TYPE(own);
+    bool python_property = descriptor == &PyProperty_Type && property_is_python(own);
+    if (descriptor->tp_descr_get && !is_binding_descriptor(descriptor) && !python_property)
+      return give_up("super()." + text(name) + " is a " + descriptor->tp_name + ", written in C");
+    return saw(own);
   }
-  guards.read_specials((PyTypeObject*)self_class.get());
+}
+
+// Guards on an argument say nothing about its own __dict__, except that it is empty.
+void Watch::read_tensor_attribute(PyObject* tensor, PyObject* name) {
+  if (is_argument(tensor)) {
+    if (!_PyType_Lookup(Py_TYPE(tensor), name))
+      give_up("the call asks an argument for the attribute '" + text(name) + "', which tensors do not have");
+  } else if (guards.has_state_tensor(tensor)) {
+    guards.read_instance(tensor);
+    PyObject** slot = mg_dict_slot(tensor);
+    if (slot && *slot) read_dict_key(*slot, name);
+  }
 }
 
 void Watch::read_attribute(PyObject* object, PyObject* name) {
@@ -99,7 +121,7 @@ void Watch::read_attribute(PyObject* object, PyObject* name) {
       PyTypeObject* descriptor = Py_TYPE(found);
       if (descriptor->tp_descr_get && !is_binding_descriptor(descriptor) && descriptor != &PyProperty_Type &&
           !is_c_attribute(found) && kind_of(descriptor) != Kind::Identity)
-        give_up("the class attribute '" + utf8(name) + "' of " + cls->tp_name + " is a " + descriptor->tp_name);
+        give_up("the class attribute '" + text(name) + "' of " + cls->tp_name + " is a " + descriptor->tp_name);
     }
     read_class_attribute(type, name, object);
     if (type != &PyType_Type) guards.read_specials(type);
@@ -107,10 +129,12 @@ void Watch::read_attribute(PyObject* object, PyObject* name) {
   }
   Kind kind = kind_of(type);
   if (type->tp_getattro != PyObject_GenericGetAttr && kind != Kind::Atom && kind != Kind::Identity) {
-    if (!is_python_class(type)) return give_up("the call reads an attribute of a " + std::string(type->tp_name));
+    if (!is_python_class(type) || kind == Kind::Unknown)
+      return give_up("the call reads an attribute of a " + std::string(type->tp_name));
     guards.read_specials(type);  // __getattr__ or __getattribute__, whose Python code is watched
   }
   if (!read_class_attribute(type, name, object) || !alive() || is_fresh(object)) return;
+  if (is_tensor(object)) return read_tensor_attribute(object, name);
   guards.read_instance(object);
   PyObject** slot = mg_dict_slot(object);
   if (slot && *slot) read_dict_key(*slot, name);
@@ -126,7 +150,8 @@ void Watch::finish_attribute(PyObject* object, PyObject* name, PyObject* value) 
     return;
   }
   if (is_fresh(object)) {
-    if (PyDict_Check(value)) mark_fresh(value);  // __dict__
+    PyObject** own = mg_dict_slot(object);
+    if (own && *own == value) mark_fresh(value);
     return;
   }
   if (plug_.is_immutable(type) || kind_of(type) == Kind::Atom || PyCode_Check(object) || PySlice_Check(object)) return;
@@ -136,9 +161,9 @@ void Watch::finish_attribute(PyObject* object, PyObject* name, PyObject* value) 
   py::Ref again = py::Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject*)type));
   if (!again) PyErr_Clear();
   if (again.get() != value && !(again && guard::same_atom(again.get(), value)))
-    return give_up("the call reads '" + utf8(name) + "' of a " + type->tp_name);
+    return give_up("the call reads '" + text(name) + "' of a " + type->tp_name);
   if (kind_of(type) == Kind::Unknown && Py_TYPE(descriptor) == &PyGetSetDescr_Type)
-    return give_up("the call reads '" + utf8(name) + "' of a " + type->tp_name);
+    return give_up("the call reads '" + text(name) + "' of a " + type->tp_name);
   guards.read_slot(object, descriptor, value);
   saw(value);
 }

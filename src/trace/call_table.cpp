@@ -5,6 +5,7 @@
 
 #include "cpython/cpython.h"
 #include "cpython/ref.h"
+#include "cpython/text.h"
 
 namespace magneto::trace {
 
@@ -25,13 +26,15 @@ constexpr Entry kEntries[] = {
      "operator.contains operator.matmul operator.invert operator.concat operator.countOf operator.length_hint "
      "dict.fromkeys int.from_bytes float.fromhex bytes.fromhex str.maketrans "
      "object.__str__ object.__repr__ object.__eq__ object.__ne__ object.__lt__ object.__le__ object.__gt__ "
-     "object.__ge__ object.__dir__ type.__repr__ list.__repr__ dict.__repr__ tuple.__repr__ "
+     "object.__ge__ type.__repr__ list.__repr__ dict.__repr__ tuple.__repr__ "
      "list.__eq__ list.__ne__ dict.__eq__ dict.__ne__ set.__eq__ type.__or__ type.__ror__ "
      "list.__add__ list.__mul__ list.__rmul__ list.__contains__ set.__contains__ dict.__or__"},
     {Model::Types,
-     "callable hash id isinstance issubclass type.__instancecheck__ type.__subclasscheck__ type.mro "
-     "type.__subclasses__ object.__hash__ object.__init_subclass__ object.__subclasshook__ operator.is_ operator.is_not "
-     "object.__sizeof__"},
+     "callable isinstance issubclass type.__instancecheck__ type.__subclasscheck__ type.mro "
+     "object.__init_subclass__ object.__subclasshook__"},
+    {Model::Identity, "hash id object.__hash__"},
+    {Model::Is, "operator.is_ operator.is_not"},
+    {Model::Format, "str.format str.format_map"},
     {Model::Abc, "_abc._abc_instancecheck _abc._abc_subclasscheck"},
     {Model::GetAttribute,
      "getattr hasattr object.__getattribute__ type.__getattribute__ types.ModuleType.__getattribute__ "
@@ -163,14 +166,13 @@ std::string callable_name(PyObject* callable) {
       PyErr_Clear();
       continue;
     }
-    std::string result = PyUnicode_AsUTF8(name.get());
     py::Ref module = py::Ref::steal(PyObject_GetAttrString(callable, "__module__"));
     if (!module) PyErr_Clear();
-    if (module && PyUnicode_Check(module.get()) && PyUnicode_CompareWithASCIIString(module.get(), "builtins") != 0)
-      result = std::string(PyUnicode_AsUTF8(module.get())) + "." + result;
-    return result;
+    bool plain = !module || !PyUnicode_Check(module.get()) ||
+                 PyUnicode_CompareWithASCIIString(module.get(), "builtins") == 0;
+    return plain ? py::text(name.get()) : py::text(module.get()) + "." + py::text(name.get());
   }
-  return std::string("a ") + Py_TYPE(callable)->tp_name;
+  return "a " + py::type_name(callable);
 }
 
 void add_own_function(PyObject* function) { add(&table(), function, Model::Own); }

@@ -10,6 +10,9 @@ enum class Model : uint8_t {
   Unknown,
   Pure,          // looks at its arguments, however deep, and answers
   Types,         // looks at the types and identities of its arguments only
+  Identity,      // the address of its argument matters
+  Is,            // compares two addresses
+  Format,        // Pure, but the text may name attributes
   Abc,           // Types, and at the registry of abstract base classes
   GetAttribute,  // (object, name[, default])
   SetAttribute,  // (object, name, value)

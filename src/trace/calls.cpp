@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "cpython/cpython.h"
+#include "cpython/text.h"
 #include "runtime/state.h"
 #include "trace/call_table.h"
 #include "trace/known_types.h"
@@ -29,6 +30,23 @@ bool is_lru_cache(PyObject* object) {
 
 bool is_partial(PyObject* object) { return std::string_view(Py_TYPE(object)->tp_name) == "functools.partial"; }
 
+// Functions that read the values of tensors among their data while torch looks away.
+bool fills_memory_by_hand(PyObject* callable) {
+  if (!PyCFunction_Check(callable) && Py_TYPE(callable) != &PyMethodDescr_Type) return false;
+  const PyMethodDef* method = PyCFunction_Check(callable) ? ((PyCFunctionObject*)callable)->m_ml
+                                                          : ((PyMethodDescrObject*)callable)->d_method;
+  std::string_view name = method->ml_name ? method->ml_name : "";
+  return name == "tensor" || name == "as_tensor" || name == "asarray" || name == "new_tensor";
+}
+
+bool contains_tensor(PyObject* value) {
+  if (runtime::tensor_plug().is_tensor(value)) return true;
+  if (!PyList_Check(value) && !PyTuple_Check(value)) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
+    if (contains_tensor(PySequence_Fast_GET_ITEM(value, i))) return true;
+  return false;
+}
+
 // The function inside a compiled one: a watched call that meets it goes on into the function itself.
 PyObject* compiled_callee(PyObject* callable) {
   const runtime::ProcessState& state = runtime::process_state();
@@ -55,16 +73,26 @@ class CallModel {
     switch (model_) {
       case Model::Unknown: return watch_.give_up("the call runs " + callable_name(call_.callable) + ", which is not understood");
       case Model::Pure: return read_all();
+      case Model::Identity:
+        if (self_) watch_.use_identity(self_, "id or hash");
+        return read_types();
+      case Model::Is:
+        if (call_.size() == 2) watch_.compare_identity(call_.args[0], call_.args[1]);
+        return;
+      case Model::Format:
+        if (self_ && names_attributes(py::text(self_)))
+          watch_.give_up("the call formats a text that names attributes or items");
+        return read_all();
       case Model::Abc: watch_.guards.read_abc_registry(); [[fallthrough]];
       case Model::Types: return read_types();
       case Model::GetAttribute:
         if (arg(0)) watch_.read_attribute(self_, arg(0));
         return;
       case Model::SetAttribute:
-        if (arg(0) && arg(1)) watch_.write_attribute(self_, arg(0), arg(1));
+        if (arg(0) && arg(1)) watch_.write_attribute(self_, arg(0), arg(1), !PyCFunction_Check(call_.callable));
         return;
       case Model::DeleteAttribute:
-        if (arg(0)) watch_.write_attribute(self_, arg(0), nullptr);
+        if (arg(0)) watch_.write_attribute(self_, arg(0), nullptr, !PyCFunction_Check(call_.callable));
         return;
       case Model::DictLookup:
         if (self_ && arg(0) && PyDict_Check(self_)) watch_.read_dict_key(self_, arg(0));
@@ -171,7 +199,28 @@ class CallModel {
     if (!self_) return;
     bool no_effect = model_ == Model::Init && definition_is_object_init();
     if (!no_effect) watch_.mutate(self_, callable_name(call_.callable).c_str());
-    for (size_t i = rest_; i < call_.size(); ++i) read_one_for_storing(call_.args[i]);
+    bool compares = name_is("sort") || name_is("remove") || name_is("index");
+    for (size_t i = rest_; i < call_.size(); ++i) {
+      if (compares) read_one(call_.args[i]);
+      else read_one_for_storing(call_.args[i]);
+    }
+    if (compares) watch_.read_deep(self_);
+  }
+
+  bool name_is(std::string_view name) const {
+    std::string full = callable_name(call_.callable);
+    return full.size() > name.size() && full.ends_with(name) && full[full.size() - name.size() - 1] == '.';
+  }
+
+  // "{0.name}", "{0[key]}": look-ups that str.format makes by itself.
+  static bool names_attributes(const std::string& format) {
+    bool in_field = false;
+    for (char c : format) {
+      if (c == '{') in_field = true;
+      else if (c == '}' || c == ':' || c == '!') in_field = false;
+      else if (in_field && (c == '.' || c == '[')) return true;
+    }
+    return false;
   }
 
   // Items that are only stored need no guard, but an iterable that is unpacked into self does.
@@ -239,12 +288,17 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   if (PyObject* inner = compiled_callee(callable)) return this->call(inner, args, positional, keyword_names);
   if (is_partial(callable)) return call_partial(callable, args, positional, keyword_names);
   if (is_lru_cache(callable)) {
-    for (size_t i = 0; i < call.size(); ++i) read_deep(args[i]);
+    PyObject* cache = mg_lru_cache_dict(callable);
+    if (!cache) give_up("the call runs " + callable_name(callable) + ", whose cache is not understood");
+    for (size_t i = 0; i < call.size(); ++i) {
+      read_deep(args[i]);
+      use_identity(args[i], "lru_cache");
+    }
+    uint64_t before = cache ? mg_dict_version(cache) : 0;
     py::Ref result = py::Ref::steal(call.make());
     if (!result || !alive()) return result.release();
     // The next call finds what this one found, as long as nothing is added, evicted or cleared.
-    PyObject* cache = mg_lru_cache_dict(callable);
-    if (!cache) give_up("the call runs " + callable_name(callable) + ", whose cache is not understood");
+    if (mg_dict_version(cache) != before) give_up("the call fills the cache of " + callable_name(callable));
     else guards.read_items(cache);
     check_tensors_if_any(result.get());
     return result.release();
@@ -256,8 +310,12 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   if (kind != CallKind::Foreign) {
     if (kind == CallKind::Refused) give_up("the call runs " + callable_name(callable) + ", which is not understood");
     if (kind == CallKind::TensorOp)
-      for (size_t i = 0; i < call.size(); ++i)
+      for (size_t i = 0; i < call.size(); ++i) {
         if (!is_tensor(args[i])) read_deep(args[i]);
+        bool is_self = i == 0 && Py_TYPE(callable) == &PyMethodDescr_Type;
+        if (fills_memory_by_hand(callable) && !is_self && contains_tensor(args[i]))
+          give_up("the call makes a tensor from the values of others (" + callable_name(callable) + ")");
+      }
     PyObject* result = call.make();
     if (result && kind == CallKind::TensorOp) finish_tensor_op(callable, result);
     return result;
@@ -311,8 +369,10 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
       give_up("the call makes a " + std::string(type->tp_name) + ", which is not understood");
     guards.read_specials(type);
     if (Py_TYPE(type) != &PyType_Type) guards.read_specials(Py_TYPE(type));
-    if (python) constructing_ = type;
+    if (python && has_plain_new(type)) constructing_ = type;
   }
+  Kind made = kind_of(type);
+  bool holds_items = made == Kind::List || made == Kind::Dict || made == Kind::Tuple || made == Kind::Set;
   bool lazily_called = type == &PyMap_Type || type == &PyFilter_Type;
   for (size_t i = 0; i < call.size() && alive(); ++i) {
     if (lazily_called && i == 0) {
@@ -321,13 +381,14 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
         give_up("the call maps " + callable_name(args[0]));
     } else if (kind_of(Py_TYPE(args[i])) == Kind::Iterator) {
       read_iterator(args[i]);
-    } else if (is_plain_constructor(type)) {
+    } else if (is_plain_constructor(type) || holds_items) {
       read_operand(args[i]);
     }
   }
   py::Ref result = py::Ref::steal(call.make());
   constructing_ = nullptr;
-  if (result && Py_TYPE(result.get()) == type && !plug_.is_immutable(type) && !is_tensor(result.get()))
+  if (result && Py_TYPE(result.get()) == type && has_plain_new(type) && !plug_.is_immutable(type) &&
+      !is_tensor(result.get()))
     mark_fresh(result.get());
   return result.release();
 }
@@ -338,6 +399,12 @@ PyObject* Watch::call_partial(PyObject* partial, PyObject* const* args, size_t p
   py::Ref first = py::Ref::steal(PyObject_GetAttrString(partial, "args"));
   py::Ref keywords = py::Ref::steal(PyObject_GetAttrString(partial, "keywords"));
   if (!function || !first || !keywords) return nullptr;
+  for (const char* name : {"func", "args", "keywords"}) {  // __setstate__ can change them
+    py::Ref text = py::Ref::steal(PyUnicode_InternFromString(name));
+    PyObject* descriptor = _PyType_Lookup(Py_TYPE(partial), text.get());
+    PyObject* value = *name == 'f' ? function.get() : *name == 'a' ? first.get() : keywords.get();
+    if (descriptor && !is_fresh(partial)) guards.read_slot(partial, descriptor, value);
+  }
   saw(first.get());
   read_contents(keywords.get());
   std::vector<PyObject*> values, names;

@@ -52,9 +52,11 @@ class FrameRun {
   }
 
   PyObject* run(bool throwing);
+  const int* position() const { return &at_; }
 
  private:
   Next step();
+  Next serve_break();
   Next step_variables(uint8_t opcode, uint32_t arg);
   Next step_build(uint8_t opcode, uint32_t arg);
   Next step_flow(uint8_t opcode, uint32_t arg);
@@ -491,7 +493,8 @@ Next FrameRun::call(uint32_t arg) {
   PyObject* names = std::exchange(keyword_names_, nullptr);
   size_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
   PyObject* result = watch_.call(args[-1], args, total - keywords, names);
-  return replace(static_cast<int>(arg) + 2, result);
+  Next next = replace(static_cast<int>(arg) + 2, result);
+  return next == Next::Go ? serve_break() : next;
 }
 
 Next FrameRun::call_with_tuple(uint32_t arg) {
@@ -523,7 +526,8 @@ Next FrameRun::call_with_tuple(uint32_t arg) {
   }
   PyObject* result =
       watch_.call(at[-1], values.data(), static_cast<size_t>(PyTuple_GET_SIZE(positional.get())), names.get());
-  return replace(3 + static_cast<int>(arg & 1), result);
+  Next next = replace(3 + static_cast<int>(arg & 1), result);
+  return next == Next::Go ? serve_break() : next;
 }
 
 Next FrameRun::branch(bool jump_if, int target) {
@@ -826,7 +830,10 @@ Next FrameRun::step_rare(uint8_t opcode, uint32_t arg) {
     case POP_TOP: Py_DECREF(pop()); return Next::Go;
     case PUSH_NULL: push(nullptr); return Next::Go;
     case RETURN_GENERATOR: return Next::Generator;
-    case RETURN_VALUE: result_ = pop(); return Next::Return;
+    case RETURN_VALUE:
+      result_ = pop();
+      watch_.leave_function(result_);
+      return Next::Return;
     case YIELD_VALUE:
       if (!view_.generator || !PyGen_CheckExact(view_.generator)) return leave("coroutines");
       result_ = pop();
@@ -834,6 +841,13 @@ Next FrameRun::step_rare(uint8_t opcode, uint32_t arg) {
       return Next::Return;
     default: return leave(("bytecode instruction " + std::to_string(opcode)).c_str());
   }
+}
+
+// Where CPython looks up from its work, too: signals, other threads.
+Next FrameRun::serve_break() {
+  if (!mg_must_break(thread_)) [[likely]] return Next::Go;
+  runtime::PauseWatch pause;
+  return mg_serve_break(thread_) < 0 ? Next::Error : Next::Go;
 }
 
 Next FrameRun::step() {
@@ -852,11 +866,9 @@ Next FrameRun::step() {
     case POP_JUMP_BACKWARD_IF_NONE:
     case POP_JUMP_BACKWARD_IF_NOT_NONE:
       if (++watch_.loops > kMaxLoops) watch_.give_up("the call runs too long to be watched");
-      // Not while a generator delegates: there the inner one is asked first.
-      if (mg_must_break(thread_) && (instruction.opcode != RESUME || instruction.arg < 2)) [[unlikely]] {
+      if (instruction.opcode != RESUME || instruction.arg < 2) {  // while a generator delegates, the inner one is asked
         if (thread_->async_exc) return leave("an exception that another thread has sent");
-        runtime::PauseWatch pause;
-        if (mg_serve_break(thread_) < 0) return Next::Error;
+        if (Next next = serve_break(); next != Next::Go) return next;
       }
       if (instruction.opcode == RESUME) return Next::Go;
       [[fallthrough]];
@@ -947,7 +959,7 @@ PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
     watch->give_up("a debugger or profiler follows the thread");
     return mg_eval_default(thread, frame, throwing);
   }
-  if (watch->depth >= kMaxDepth) {
+  if (watch->running.size() >= kMaxDepth) {
     watch->give_up("the call is nested more than " + std::to_string(kMaxDepth) + " Python functions deep");
     return mg_eval_default(thread, frame, throwing);
   }
@@ -967,9 +979,10 @@ PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
     watch->give_up("a code object could not be read");
     return mg_eval_default(thread, frame, throwing);
   }
-  ++watch->depth;
-  PyObject* result = FrameRun(*watch, thread, frame, code).run(throwing);
-  --watch->depth;
+  FrameRun run(*watch, thread, frame, code);
+  watch->running.emplace_back(view.code, run.position());
+  PyObject* result = run.run(throwing);
+  watch->running.pop_back();
   return result;
 }
 

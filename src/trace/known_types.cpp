@@ -126,10 +126,20 @@ bool is_plain_constructor(PyTypeObject* type) {
 
 bool metaclass_calls_python(PyTypeObject* metaclass) { return metaclass->tp_call != PyType_Type.tp_call; }
 
-bool property_is_python(PyObject* property) {
-  py::Ref getter = py::Ref::steal(PyObject_GetAttrString(property, "fget"));
-  if (!getter) PyErr_Clear();
-  return getter && PyFunction_Check(getter.get());
+bool property_is_python(PyObject* property, const char* accessor) {
+  py::Ref function = py::Ref::steal(PyObject_GetAttrString(property, accessor));
+  if (!function) PyErr_Clear();
+  return function && PyFunction_Check(function.get());
+}
+
+bool has_hidden_contents(PyObject* object) {
+  return PyExceptionInstance_Check(object) || std::string_view(Py_TYPE(object)->tp_name) == "types.SimpleNamespace";
+}
+
+bool has_plain_new(PyTypeObject* type) {
+  static PyObject* name = PyUnicode_InternFromString("__new__");
+  PyObject* found = _PyType_Lookup(type, name);
+  return found && PyCFunction_Check(found);
 }
 
 bool setitem_is_python(PyTypeObject* type) {

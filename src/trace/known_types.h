@@ -16,7 +16,12 @@ bool is_python_class(PyTypeObject* type);
 bool is_plain_constructor(PyTypeObject* type);
 // type(cls).__call__ is a Python function.
 bool metaclass_calls_python(PyTypeObject* metaclass);
-bool property_is_python(PyObject* property);
+// `accessor`: "fget" or "fset".
+bool property_is_python(PyObject* property, const char* accessor = "fget");
+// Compared or printed by contents that guards do not see: exceptions, simple namespaces.
+bool has_hidden_contents(PyObject* object);
+// Makes its objects with a __new__ that is written in C.
+bool has_plain_new(PyTypeObject* type);
 bool setitem_is_python(PyTypeObject* type);
 // A descriptor (other than data descriptors) whose __get__ only binds.
 bool is_binding_descriptor(PyTypeObject* type);

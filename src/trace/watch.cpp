@@ -6,22 +6,14 @@
 #include <algorithm>
 
 #include "cpython/cpython.h"
+#include "cpython/text.h"
 #include "runtime/state.h"
 #include "trace/known_types.h"
 
 namespace magneto::trace {
 
-namespace {
-
-std::string type_name(PyObject* object) { return Py_TYPE(object)->tp_name; }
-
-std::string utf8(PyObject* text) {
-  const char* chars = PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : nullptr;
-  if (!chars) PyErr_Clear();
-  return chars ? chars : "?";
-}
-
-}  // namespace
+using py::text;
+using py::type_name;
 
 Watch::Watch(const guard::Arguments& arguments)
     : arguments_(arguments), plug_(runtime::tensor_plug()), outer_(runtime::thread_state().watch) {
@@ -56,8 +48,8 @@ void Watch::locate() {
   PyErr_Fetch(&type, &value, &traceback);
   if (PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get())) {
     PyCodeObject* code = PyFrame_GetCode(frame);
-    where_ = utf8(code->co_filename) + ":" + std::to_string(PyFrame_GetLineNumber(frame)) + " in " +
-             utf8(code->co_qualname);
+    where_ = text(code->co_filename) + ":" + std::to_string(PyFrame_GetLineNumber(frame)) + " in " +
+             text(code->co_qualname);
     Py_DECREF(code);
     Py_DECREF(frame);
   }
@@ -137,8 +129,16 @@ void Watch::read_deep(PyObject* value) {
     guard::PointerSet seen;
     void visit(PyObject* object) {
       Kind kind = watch.kind_of(Py_TYPE(object));
-      if (kind == Kind::Atom || kind == Kind::Identity || kind == Kind::Tensor || !watch.alive()) return;
-      if (kind == Kind::Instance) return watch.guards.read_specials(Py_TYPE(object));
+      if (kind == Kind::Atom || kind == Kind::Tensor || !watch.alive()) return;
+      if (kind == Kind::Identity) {
+        if (has_hidden_contents(object) && !watch.is_fresh(object))
+          watch.give_up("the call compares or prints a " + type_name(object) + " that existed before it");
+        return;
+      }
+      if (kind == Kind::Instance) {
+        if (!watch.is_fresh(object)) watch.guards.read_instance(object);
+        return watch.guards.read_specials(Py_TYPE(object));
+      }
       if (!seen.insert(object)) return;
       if (kind != Kind::Tuple) watch.read_contents(object);
       if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) watch.guards.read_specials(Py_TYPE(object));
@@ -157,7 +157,7 @@ void Watch::read_deep(PyObject* value) {
   };
   if (!alive()) return;
   Kind kind = kind_of(Py_TYPE(value));
-  if (kind == Kind::Atom || kind == Kind::Identity || kind == Kind::Tensor) return;
+  if (kind == Kind::Atom || kind == Kind::Tensor) return;
   Walk{*this, {}}.visit(value);
 }
 
@@ -165,8 +165,7 @@ void Watch::read_truth(PyObject* value) {
   if (value == Py_True || value == Py_False || value == Py_None || !alive()) return;
   switch (kind_of(Py_TYPE(value))) {
     case Kind::Atom:
-    case Kind::Tensor:
-    case Kind::Tuple: break;
+    case Kind::Tensor: break;
     case Kind::Identity:
       if (PyType_Check(value)) guards.read_specials(Py_TYPE(value));
       break;
@@ -226,8 +225,11 @@ void Watch::compare_identity(PyObject* a, PyObject* b) {
 void Watch::enter_function(PyFunctionObject* function, PyObject* const* locals) {
   ++frames;
   auto* code = (PyCodeObject*)function->func_code;
-  if (PyTypeObject* type = std::exchange(constructing_, nullptr))
-    if (code->co_argcount > 0 && locals[0] && Py_TYPE(locals[0]) == type) mark_fresh(locals[0]);
+  if (PyTypeObject* type = std::exchange(constructing_, nullptr)) {
+    static PyObject* name = PyUnicode_InternFromString("__init__");
+    bool is_init = _PyType_Lookup(type, name) == (PyObject*)function;
+    if (is_init && code->co_argcount > 0 && locals[0] && Py_TYPE(locals[0]) == type) mark_fresh(locals[0]);
+  }
   if (!is_fresh((PyObject*)function)) {
     guards.read_function(function);
     saw(function->func_defaults);
@@ -238,8 +240,27 @@ void Watch::enter_function(PyFunctionObject* function, PyObject* const* locals) 
   if (code->co_flags & CO_VARKEYWORDS) mark_fresh(locals[index]);
 }
 
+// An iterator that a function hands out may be advanced from C, where nobody sees it.
+void Watch::leave_function(PyObject* result) {
+  if (Py_TYPE(result)->tp_iternext && kind_of(Py_TYPE(result)) == Kind::Iterator) read_iterator(result);
+}
+
+// Guards say what an argument holds, not where it lives.
+void Watch::use_identity(PyObject* value, const char* what) {
+  if (PyTuple_Check(value))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) use_identity(PyTuple_GET_ITEM(value, i), what);
+  if (is_argument(value)) give_up(std::string("the call uses the identity of an argument (") + what + ")");
+}
+
+void Watch::note_tensor_work() {
+  mg_handler handler;
+  for (size_t i = 0; i < running.size() && !work_in_handler; ++i)
+    work_in_handler = mg_find_handler(running[i].first, *running[i].second, &handler);
+}
+
 void Watch::check_tensors(PyObject* result, const char* what) {
   if (!alive()) return;
+  note_tensor_work();
   if (is_tensor(result)) {
     if (!recording->knows(result) && !guards.has_state_tensor(result))
       give_up(std::string(what) + " returns a tensor that no recorded operation made");
@@ -262,26 +283,28 @@ void Watch::unchanged_or_give_up(PyObject* dict, PyObject* key, PyObject* value,
   read_dict_key(dict, key);
 }
 
-void Watch::write_attribute(PyObject* object, PyObject* name, PyObject* value) {
+void Watch::write_attribute(PyObject* object, PyObject* name, PyObject* value, bool direct) {
   if (!alive()) return;
   PyTypeObject* type = Py_TYPE(object);
   if (!PyUnicode_Check(name)) return give_up("the call sets an attribute whose name is no string");
   guards.read_type(type, name);
   if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(type);
-  if (is_tensor(object)) return give_up("the call sets the attribute '" + utf8(name) + "' of a tensor");
-  bool generic = type->tp_setattro == PyObject_GenericSetAttr;
+  if (is_tensor(object)) return give_up("the call sets the attribute '" + text(name) + "' of a tensor");
+  bool generic = direct || type->tp_setattro == PyObject_GenericSetAttr;
   bool python = kind_of(type) != Kind::Unknown && (type->tp_flags & Py_TPFLAGS_HEAPTYPE);
   if (!generic && python && !PyType_Check(object)) return;  // a Python __setattr__, which is watched
   PyObject* descriptor = _PyType_Lookup(type, name);
   if (descriptor && Py_TYPE(descriptor)->tp_descr_set) {
     if (kind_of(Py_TYPE(descriptor)) == Kind::Instance) return guards.read_specials(Py_TYPE(descriptor));
     if (Py_TYPE(descriptor) == &PyProperty_Type) {
-      if (!property_is_python(descriptor)) give_up("the call sets the property '" + utf8(name) + "', written in C");
+      if (!property_is_python(descriptor, "fset")) give_up("the call sets the property '" + text(name) + "', written in C");
       return;
     }
   }
+  std::string plain = text(name);
+  if (plain == "__dict__" || plain == "__class__") return give_up("the call sets " + plain + " of an object");
   if (is_fresh(object)) return;
-  std::string what = "the call sets the attribute '" + utf8(name) + "' of a " + type->tp_name + " that existed before it";
+  std::string what = "the call sets the attribute '" + plain + "' of a " + type->tp_name + " that existed before it";
   PyObject** slot = generic && !descriptor ? mg_dict_slot(object) : nullptr;
   if (!slot || !*slot) return give_up(what);
   guards.read_instance(object);
@@ -289,7 +312,8 @@ void Watch::write_attribute(PyObject* object, PyObject* name, PyObject* value) {
 }
 
 void Watch::write_item(PyObject* container, PyObject* key, PyObject* value) {
-  if (!alive() || is_tensor(container)) return;
+  if (!alive()) return;
+  if (is_tensor(container)) return note_tensor_work();
   Kind kind = kind_of(Py_TYPE(container));
   if (Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(Py_TYPE(container));
   if (kind == Kind::Instance) return;
@@ -302,7 +326,7 @@ void Watch::write_item(PyObject* container, PyObject* key, PyObject* value) {
 }
 
 void Watch::write_global(PyObject* globals, PyObject* name, PyObject* value) {
-  if (alive()) unchanged_or_give_up(globals, name, value, "the call sets the global variable '" + utf8(name) + "'");
+  if (alive()) unchanged_or_give_up(globals, name, value, "the call sets the global variable '" + text(name) + "'");
 }
 
 void Watch::write_cell(PyObject* cell) {

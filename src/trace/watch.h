@@ -71,12 +71,16 @@ class Watch {
   void read_iterator(PyObject* iterator);  // before it is advanced
   void read_operand(PyObject* value);      // before an operator is applied
   void compare_identity(PyObject* a, PyObject* b);
+  void use_identity(PyObject* value, const char* what);  // its address matters
+  void leave_function(PyObject* result);
   void enter_function(PyFunctionObject* function, PyObject* const* locals);
+  void note_tensor_work();
   void check_tensors(PyObject* result, const char* what);  // every tensor in it must be known to the recording
 
   // ---- effects; false: this one ends the watch
 
-  void write_attribute(PyObject* object, PyObject* name, PyObject* value);  // value null: delete
+  // Value null: delete. `direct`: through object.__setattr__ itself, past a __setattr__ of the class.
+  void write_attribute(PyObject* object, PyObject* name, PyObject* value, bool direct = false);
   void write_item(PyObject* container, PyObject* key, PyObject* value);
   void write_global(PyObject* globals, PyObject* name, PyObject* value);
   void write_cell(PyObject* cell);
@@ -91,8 +95,9 @@ class Watch {
   guard::Guards guards;
   std::unique_ptr<runtime::Recording> recording;
   size_t frames = 0;     // watched so far
-  size_t depth = 0;      // of watched frames now
   size_t loops = 0;      // backward jumps and calls so far
+  std::vector<std::pair<PyCodeObject*, const int*>> running;  // watched frames: code, and the instruction it is at
+  bool work_in_handler = false;  // tensor work was done where an exception would have been handled
   bool ended_cleanly();  // nothing is left open: context variables are reset
 
  private:
@@ -102,6 +107,7 @@ class Watch {
   void finish_tensor_op(PyObject* callable, PyObject* result);
   void locate();
   bool read_class_attribute(PyTypeObject* type, PyObject* name, PyObject* object);
+  void read_tensor_attribute(PyObject* tensor, PyObject* name);
   void read_super(PyObject* super, PyObject* name);
   void unchanged_or_give_up(PyObject* dict, PyObject* key, PyObject* value, const std::string& what);
   PyObject* call_type(PyTypeObject* type, PyObject* const* args, size_t positional, PyObject* keyword_names);

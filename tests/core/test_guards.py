@@ -1,0 +1,125 @@
+"""After any change to what a compiled call has read, the answer is plain Python's; other changes cost nothing."""
+
+import pytest
+
+from core import worlds
+from core.changes import CHANGES
+
+pytestmark = worlds.needs_capture
+
+
+def both(source: str) -> tuple[worlds.World, worlds.World]:
+    return worlds.World(source, compiled=False), worlds.World(source, compiled=True)
+
+
+def agree(plain: worlds.World, ours: worlds.World, args: str, when: str) -> object:
+    """The common answer of two calls in each world."""
+    for _ in range(2):
+        expected, actual = plain.call(args), ours.call(args)
+        assert actual == expected, when
+    return expected
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_answer_follows_the_change(name):
+    case = CHANGES[name]
+    plain, ours = both(case.source)
+    before = agree(plain, ours, case.args, "before the change")
+    check_compiled(ours.compiled, case)
+    for world in (plain, ours):
+        world.run(case.change)
+    changed = agree(plain, ours, case.args, "after the change")
+    assert changed != before, "the change does not matter: this proves nothing"
+    for world in (plain, ours):
+        world.run(case.undo)
+    assert agree(plain, ours, case.args, "after undoing it") == before
+
+
+def check_compiled(compiled, case):
+    if case.eager:
+        assert not compiled.variants()
+        return
+    assert len(compiled.variants()) == 1, compiled.failures()
+    assert compiled.variants()[0]["hits"] == 1
+    assert not compiled.failures()
+
+
+@pytest.mark.parametrize("name", [name for name, case in CHANGES.items() if not case.eager])
+def test_an_unrelated_change_does_not_capture_again(name):
+    case = CHANGES[name]
+    ours = worlds.World(case.source, compiled=True)
+    first = ours.call(case.args)
+    ours.run(case.unrelated)
+    assert ours.call(case.args) == first
+    assert ours.compiled.misses() == {}
+    assert [variant["hits"] for variant in ours.compiled.variants()] == [1]
+
+
+def test_guards_are_described_for_people():
+    _, ours = both("G = [1]\nclass C: x = 1\no = C()\ndef f(a, b): return o.x + G[0] + a + b[0]")
+    ours.call("1, [2]")
+    guards = ours.compiled.variants()[0]["guards"]
+    assert any("args[0] == 1" in line for line in guards)
+    assert any("args[1]" in line for line in guards)
+    assert any("lists" in line for line in guards)
+
+
+def test_a_miss_says_what_was_changed():
+    _, ours = both("G = 1\ndef f(): return G")
+    ours.call()
+    ours.run("G = 2")
+    ours.call()
+    assert ours.compiled.misses() == {"'G' was changed": 1}
+
+
+def test_the_variant_that_fits_is_found_again():
+    _, ours = both("def f(x): return x * 2")
+    for value in (1, 2, 3, 1, 2, 3):
+        assert ours.call(str(value)) == ("returned", ("int", str(value * 2)))
+    assert len(ours.compiled.variants()) == 3
+    assert all(variant["hits"] == 1 for variant in ours.compiled.variants())
+
+
+def test_the_least_recently_used_variant_is_dropped():
+    with worlds.settings(cache_limit=2):
+        _, ours = both("def f(x): return x * 2")
+        for value in (1, 2, 1, 3):
+            ours.call(str(value))
+        assert len(ours.compiled.variants()) == 2
+        ours.call("1")
+        assert sum(variant["hits"] for variant in ours.compiled.variants()) == 2
+        ours.call("2")
+        assert sum(variant["hits"] for variant in ours.compiled.variants()) <= 2
+
+
+def test_too_many_captures_end_in_eager_calls():
+    with worlds.settings(recapture_limit=5, cache_limit=2):
+        plain, ours = both("def f(x): return x * 2")
+        for value in range(20):
+            assert ours.call(str(value)) == plain.call(str(value))
+        assert ours.compiled.failures() == {}
+
+
+def test_reset_forgets_everything():
+    _, ours = both("G = 1\ndef f(): return G")
+    ours.call()
+    ours.run("G = 2")
+    ours.call()
+    ours.compiled.reset()
+    assert (ours.compiled.variants(), ours.compiled.misses(), ours.compiled.state()) == ([], {}, "new")
+    assert ours.call() == ("returned", ("int", "2"))
+
+
+def test_guard_time_is_asked_for_what_fits_only():
+    _, ours = both("def f(x): return x * 2")
+    ours.call("1")
+    assert ours.compiled.guard_ns(10, 1) > 0
+    with pytest.raises(ValueError, match="no compiled variant fits"):
+        ours.compiled.guard_ns(10, 2)
+
+
+def test_a_change_made_by_the_call_itself_is_not_compiled():
+    plain, ours = both("G = [1]\ndef g(): G.append(1)\ndef f():\n  n = len(G)\n  g()\n  return n")
+    for _ in range(4):
+        assert ours.call() == plain.call()
+    assert not ours.compiled.variants()
