@@ -5,10 +5,13 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "graph/schema_info.h"
 
 namespace magneto::graph {
 
@@ -26,8 +29,8 @@ struct Value {
   c10::ScalarType dtype;
   c10::Device device;
   // As they were when the value came into being; operators such as aten::t_ may change them later.
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
+  c10::SmallVector<int64_t, 4> sizes;
+  c10::SmallVector<int64_t, 4> strides;
   ValueId memory = 0;  // the first value that lives in the same memory; itself if none does
 };
 
@@ -48,11 +51,12 @@ struct TensorList {
 
 struct Op {
   c10::OperatorHandle handle;
+  const SchemaInfo* info;         // of `handle`
   std::vector<c10::IValue> args;  // tensors and lists of tensors are None here
-  std::vector<TensorRef> tensors;
-  std::vector<TensorList> lists;
+  c10::SmallVector<TensorRef, 3> tensors;
+  c10::SmallVector<TensorList, 1> lists;
   // A value that is also an argument: the operator returned its own argument.
-  std::vector<TensorRef> results;
+  c10::SmallVector<TensorRef, 1> results;
   bool grad_mode;      // in force when it ran
   bool below_inplace;  // ran where version counters and views are not kept, as inside an autograd kernel
   // The number that the operator returned, on which everything after it relies; None for operators that return tensors.
@@ -81,7 +85,7 @@ bool same_number(const c10::IValue& a, const c10::IValue& b);
 // that an input, a state tensor or a constant lives in, or it draws random numbers.
 bool has_effect(const Graph& graph, const Op& op);
 
-// Drops operators whose results nobody uses and that have no effect.
+// Drops operators whose results nobody uses, that have no effect, and that cannot raise an error either.
 void remove_dead_ops(Graph& graph);
 
 // "%5: f32[2, 8] = aten.linear(%1, %2, %3)", one line per input, state, constant and operator.

@@ -2,11 +2,15 @@
 #include "graph/schema_info.h"
 
 #include <ATen/core/enum_tag.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <mutex>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace magneto::graph {
 namespace {
@@ -77,6 +81,47 @@ constexpr std::array<string_view, 14> kMetadataReaders = {
     "aten::randint_like", "aten::new_zeros", "aten::new_ones",          "aten::new_full",
     "aten::detach",       "aten::alias"};
 
+// Beside views, allocators and elementwise operators: what never raises for some contents of its arguments, once it
+// has run with others of the same shapes and types.
+const std::unordered_set<string_view>& never_raising() {
+  static const std::unordered_set<string_view> names = {
+      // made from sizes and numbers
+      "aten::zeros", "aten::ones", "aten::full", "aten::zeros_like", "aten::ones_like", "aten::full_like",
+      "aten::new_zeros", "aten::new_ones", "aten::new_full", "aten::arange", "aten::linspace", "aten::logspace",
+      "aten::eye", "aten::scalar_tensor", "aten::tril_indices", "aten::triu_indices", "aten::fill",
+      // copies and rearrangements
+      "aten::clone", "aten::_to_copy", "aten::lift_fresh", "aten::lift", "aten::detach", "aten::alias", "aten::cat",
+      "aten::stack", "aten::repeat", "aten::roll", "aten::flip", "aten::tril", "aten::triu", "aten::copy",
+      "aten::constant_pad_nd", "aten::reflection_pad1d", "aten::reflection_pad2d", "aten::replication_pad1d",
+      "aten::replication_pad2d", "aten::unsafe_chunk", "aten::unsafe_split", "aten::unsafe_split_with_sizes",
+      "aten::_unsafe_view", "aten::pixel_shuffle", "aten::pixel_unshuffle", "aten::upsample_nearest2d",
+      "aten::upsample_bilinear2d", "aten::masked_fill", "aten::where",
+      // reductions and scans
+      "aten::sum", "aten::nansum", "aten::mean", "aten::prod", "aten::amax", "aten::amin", "aten::aminmax",
+      "aten::max", "aten::min", "aten::argmax", "aten::argmin", "aten::any", "aten::all", "aten::std", "aten::var",
+      "aten::std_mean", "aten::var_mean", "aten::norm", "aten::linalg_vector_norm", "aten::logsumexp",
+      "aten::cumsum", "aten::cumprod", "aten::cummax", "aten::cummin", "aten::_softmax", "aten::_log_softmax",
+      "aten::_safe_softmax", "aten::sort", "aten::argsort", "aten::topk", "aten::count_nonzero",
+      // products
+      "aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::vdot", "aten::addmm", "aten::addbmm", "aten::baddbmm",
+      "aten::addmv", "aten::addr", "aten::linear", "aten::_addmm_activation", "aten::convolution",
+      "aten::_convolution", "aten::mkldnn_convolution", "aten::cudnn_convolution", "aten::_slow_conv2d_forward",
+      "aten::thnn_conv2d", "aten::_scaled_dot_product_attention_math", "aten::_scaled_dot_product_efficient_attention",
+      "aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_flash_attention_for_cpu",
+      // normalisation and pooling
+      "aten::native_layer_norm", "aten::native_group_norm", "aten::_fused_rms_norm", "aten::avg_pool1d",
+      "aten::avg_pool2d", "aten::avg_pool3d", "aten::_adaptive_avg_pool2d", "aten::adaptive_max_pool2d",
+      "aten::max_pool1d", "aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices"};
+  return names;
+}
+
+// Whether nothing but shapes and types decides whether it raises.
+bool never_raises(const c10::OperatorHandle& op, string_view base, const SchemaInfo& info) {
+  if (base == "aten::as_strided") return false;  // the memory behind its argument may be smaller
+  if (base == "aten::mvlgamma") return false;    // elementwise, but has a range
+  return info.returns_view || info.allocates || op.hasTag(at::Tag::pointwise) || never_raising().count(base) != 0;
+}
+
 constexpr std::array<string_view, 5> kResizers = {"aten::resize_", "aten::resize_as_", "aten::_resize_output_",
                                                   "aten::set_", "aten::detach_"};
 
@@ -140,6 +185,8 @@ SchemaInfo make_info(const c10::OperatorHandle& op) {
   if (info.name == "aten::_local_scalar_dense") info.answer = Answer::Number;
 
   info.lifts = base == "aten::lift_fresh" || base == "aten::lift" || base == "aten::lift_fresh_copy";
+  info.copies = info.name == "aten::clone";
+  info.detaches = info.name == "aten::detach_";
   info.allocates = contains(kAllocators, base);
   info.reads_metadata_only = info.returns_view || contains(kMetadataReaders, base);
   info.initialises = !contains(kResizers, base);
@@ -147,6 +194,9 @@ SchemaInfo make_info(const c10::OperatorHandle& op) {
   info.composite_cpu = is_composite(op, DispatchKey::CPU);
   info.composite_cuda = is_composite(op, DispatchKey::CUDA);
 
+  info.may_raise = !never_raises(op, base, info);
+  info.divides = base == "aten::div" || base == "aten::floor_divide" || base == "aten::remainder" ||
+                 base == "aten::fmod" || base == "aten::pow";
   info.foreign = base.substr(0, 6) != "aten::";
   info.hidden_writes = info.foreign || contains(kHiddenWrites, base);
   info.kept = info.writes || info.random || info.hidden_writes || schema.returns().empty() ||
@@ -157,13 +207,26 @@ SchemaInfo make_info(const c10::OperatorHandle& op) {
 }  // namespace
 
 const SchemaInfo& schema_info(const c10::OperatorHandle& op) {
-  // Owned by its thread. An operator may be deregistered and another one take its address, so the name is compared.
-  static thread_local std::unordered_map<const void*, std::pair<c10::OperatorName, SchemaInfo>> cache;
+  struct Entry {
+    c10::OperatorName name;
+    SchemaInfo info;
+  };
+  // Owned by its thread; the entries are shared and never destroyed.
+  static thread_local ska::flat_hash_map<const void*, const Entry*> cache;
   const void* key = &op.schema();
-  auto found = cache.find(key);
-  if (found != cache.end() && found->second.first == op.operator_name()) return found->second.second;
-  auto made = cache.insert_or_assign(key, std::make_pair(op.operator_name(), make_info(op)));
-  return made.first->second.second;
+  const Entry*& found = cache[key];
+  // An operator may be deregistered and another one take its address, so the name is compared.
+  if (found && found->name == op.operator_name()) return found->info;
+  static std::mutex& lock = *new std::mutex;
+  static auto& entries = *new std::unordered_multimap<const void*, std::unique_ptr<const Entry>>;  // owned by `lock`
+  std::lock_guard<std::mutex> hold(lock);
+  auto [first, last] = entries.equal_range(key);
+  auto same = std::find_if(first, last, [&](const auto& entry) { return entry.second->name == op.operator_name(); });
+  if (same == last) {
+    same = entries.emplace(key, std::make_unique<const Entry>(Entry{op.operator_name(), make_info(op)}));
+  }
+  found = same->second.get();
+  return found->info;
 }
 
 }  // namespace magneto::graph

@@ -27,8 +27,12 @@ struct SchemaInfo {
   bool foreign = false;        // not one of torch's own: its schema may be wrong, and it may lack tags
   bool random = false;         // draws from a generator
   bool kept = false;           // runs even if nobody uses its results: it writes, draws, checks, or is not known well
+  bool may_raise = true;       // the contents of its arguments may make it raise an error
+  bool divides = false;        // may_raise, too, if the result is integral
   bool dynamic_shape = false;  // the sizes of its results follow from the contents of tensors
   bool indexing = false;       // aten::index.Tensor: dynamic only with a mask
+  bool copies = false;         // aten::clone
+  bool detaches = false;       // aten::detach_
   bool lifts = false;          // turns a tensor that was filled by hand into one that may be seen (aten::lift_fresh)
   bool allocates = false;      // returns memory that nobody has written yet
   bool reads_metadata_only = false;  // takes only sizes and types from its tensor arguments, or makes a view
@@ -37,7 +41,7 @@ struct SchemaInfo {
   bool composite_cuda = false;
 };
 
-// The reference stays valid on this thread until the operator is registered anew.
+// Any thread; the reference stays valid forever.
 const SchemaInfo& schema_info(const c10::OperatorHandle& op);
 
 }  // namespace magneto::graph

@@ -27,7 +27,7 @@ const char* short_name(c10::ScalarType dtype) {
   }
 }
 
-std::string join(const std::vector<int64_t>& numbers) {
+std::string join(c10::ArrayRef<int64_t> numbers) {
   std::string text;
   for (size_t i = 0; i < numbers.size(); ++i) text += (i ? ", " : "") + std::to_string(numbers[i]);
   return text;

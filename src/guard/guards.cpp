@@ -4,7 +4,6 @@
 #include <structmember.h>
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "cpython/cpython.h"
 #include "guard/arguments.h"
@@ -12,10 +11,6 @@
 namespace magneto::guard {
 
 using runtime::tensor_plug;
-
-struct Guards::PairSet {
-  std::unordered_set<std::pair<const void*, const void*>, PairHash> set;
-};
 
 namespace {
 
@@ -57,30 +52,33 @@ void collect_slots(PyTypeObject* type, std::vector<const void*>* slots) {
 
 }  // namespace
 
-Guards::Guards() : state_checks_(tensor_plug().tensor_checks()), pairs_(std::make_shared<PairSet>()) {}
+Guards::Guards() : state_checks_(tensor_plug().tensor_checks()) {}
 
 Guards::DictGuard& Guards::dict_guard(PyObject* dict) {
-  auto [found, is_new] = dict_index_.try_emplace(dict, dicts_.size());
+  auto [index, is_new] = dict_index_.insert(dict);
   if (is_new) {
+    *index = static_cast<uint32_t>(dicts_.size());
     dicts_.emplace_back();
     dicts_.back().dict = py::Ref::borrow(dict);
   }
-  return dicts_[found->second];
+  return dicts_[*index];
 }
 
 Guards::TypeGuard& Guards::type_guard(PyTypeObject* type) {
-  auto [found, is_new] = type_index_.try_emplace(type, types_.size());
+  auto [index, is_new] = type_index_.insert(type);
   if (is_new) {
+    *index = static_cast<uint32_t>(types_.size());
     types_.emplace_back();
     types_.back().type = py::Ref::borrow((PyObject*)type);
     types_.back().getattro = type->tp_getattro;
   }
-  return types_[found->second];
+  return types_[*index];
 }
 
-void Guards::read_key(PyObject* dict, PyObject* key) {
-  if (!pairs_->set.insert({dict, key}).second) return;
+bool Guards::read_key(PyObject* dict, PyObject* key) {
+  if (!pairs_.insert(dict, key)) return false;
   dict_guard(dict).keys.push_back({py::Ref::borrow(key), py::Ref::borrow(get_key(dict, key))});
+  return true;
 }
 
 void Guards::read_items(PyObject* dict) {
@@ -121,7 +119,7 @@ void Guards::read_instance(PyObject* object) {
 }
 
 void Guards::read_type(PyTypeObject* type, PyObject* name) {
-  if (!pairs_->set.insert({type, name}).second) return;
+  if (!pairs_.insert(type, name)) return;
   PyObject* value = _PyType_Lookup(type, name);
   type_guard(type).names.push_back({py::Ref::borrow(name), py::Ref::borrow(value)});
 }
@@ -147,15 +145,16 @@ void Guards::read_specials(PyTypeObject* type) {
   for (PyObject* name : names) read_type(type, name);
 }
 
-void Guards::read_function(PyFunctionObject* function) {
-  if (!seen_.insert(function)) return;
+bool Guards::read_function(PyFunctionObject* function) {
+  if (!seen_.insert(function)) return false;
   functions_.push_back({py::Ref::borrow((PyObject*)function), py::Ref::borrow(function->func_code),
                         py::Ref::borrow(function->func_defaults), py::Ref::borrow(function->func_kwdefaults)});
   if (function->func_kwdefaults) read_items(function->func_kwdefaults);
+  return true;
 }
 
 void Guards::read_slot(PyObject* object, PyObject* descriptor, PyObject* value) {
-  if (!pairs_->set.insert({object, descriptor}).second) return;
+  if (!pairs_.insert(object, descriptor)) return;
   PyObject** place = nullptr;
   if (Py_TYPE(descriptor) == &PyMemberDescr_Type) {
     const PyMemberDef* member = ((PyMemberDescrObject*)descriptor)->d_member;
@@ -216,8 +215,10 @@ void Guards::drop_unreachable() {
 void Guards::freeze(std::unique_ptr<runtime::GlobalState> global_state) {
   dict_index_.clear();
   type_index_.clear();
-  pairs_.reset();
-  seen_ = seen_instances_ = PointerSet();
+  pairs_.clear();
+  seen_.clear();
+  seen_instances_.clear();
+  state_tensor_set_.clear();
   drop_unreachable();
   for (DictGuard& guard : dicts_) guard.version = 0;
   global_state_ = std::move(global_state);

@@ -7,7 +7,6 @@
 #pragma once
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "cpython/ref.h"
@@ -22,7 +21,8 @@ class Guards {
 
   // ---- while watching; values are those of now
 
-  void read_key(PyObject* dict, PyObject* key);  // `key` is hashable without running Python code
+  // Those that return bool tell whether this is news.
+  bool read_key(PyObject* dict, PyObject* key);  // `key` is hashable without running Python code
   void read_items(PyObject* dict);               // all keys and values, in order
   void read_list(PyObject* list);
   void read_set(PyObject* set);
@@ -30,7 +30,7 @@ class Guards {
   void read_instance(PyObject* object);  // its type and which dict is its __dict__
   void read_type(PyTypeObject* type, PyObject* name);
   void read_specials(PyTypeObject* type);  // every special method, found or not
-  void read_function(PyFunctionObject* function);
+  bool read_function(PyFunctionObject* function);
   void read_slot(PyObject* object, PyObject* descriptor, PyObject* value);  // a C-level attribute
   void read_context(PyObject* variable, PyObject* value);                   // value null: unset
   void read_abc_registry();
@@ -91,11 +91,6 @@ class Guards {
     py::Ref object, descriptor, value;
     PyObject** place;  // where the value lives, if it is simply stored there
   };
-  struct PairHash {
-    size_t operator()(const std::pair<const void*, const void*>& p) const {
-      return reinterpret_cast<size_t>(p.first) * 31 + (reinterpret_cast<size_t>(p.second) >> 4);
-    }
-  };
 
   DictGuard& dict_guard(PyObject* dict);
   TypeGuard& type_guard(PyTypeObject* type);
@@ -119,11 +114,9 @@ class Guards {
   std::unique_ptr<runtime::GlobalState> global_state_;
 
   // Only while watching.
-  std::unordered_map<PyObject*, size_t> dict_index_;
-  std::unordered_map<PyTypeObject*, size_t> type_index_;
+  PointerMap<uint32_t> dict_index_, type_index_;
   PointerSet seen_, seen_instances_, state_tensor_set_;  // an object may be read as an instance and as a list
-  struct PairSet;
-  std::shared_ptr<PairSet> pairs_;
+  PointerPairSet pairs_;
 };
 
 }  // namespace magneto::guard

@@ -1,45 +1,119 @@
-// A set of addresses with open addressing: the tracer asks it once per instruction or so.
+// Sets and maps of addresses with open addressing: the tracer asks them once per instruction or so.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace magneto::guard {
 
-class PointerSet {
+// `Entry` is constructible without arguments, and then is_free(); key() tells what it stands for.
+template <class Key, class Entry>
+class OpenTable {
  public:
-  PointerSet() : slots_(kInitialSize, nullptr) {}
+  const Entry* find(Key key) const {
+    if (slots_.empty()) return nullptr;
+    const Entry& entry = slots_[slot_of(key)];
+    return entry.is_free() ? nullptr : &entry;
+  }
 
-  bool contains(const void* pointer) const { return slots_[find(pointer)] == pointer; }
+  // The entry for `key`, and whether it is new.
+  std::pair<Entry*, bool> insert(Key key) {
+    if ((count_ + 1) * 2 > slots_.size()) grow();
+    Entry& entry = slots_[slot_of(key)];
+    if (!entry.is_free()) return {&entry, false};
+    entry = Entry(key);
+    ++count_;
+    return {&entry, true};
+  }
 
-  // False if it was there already.
-  bool insert(const void* pointer) {
-    size_t slot = find(pointer);
-    if (slots_[slot] == pointer) return false;
-    slots_[slot] = pointer;
-    if (++count_ * 2 > slots_.size()) grow();
-    return true;
+  void clear() {
+    slots_.clear();
+    slots_.shrink_to_fit();
+    count_ = 0;
   }
 
  private:
-  static constexpr size_t kInitialSize = 1024;  // a power of two
+  static constexpr size_t kFirstSize = 256;  // a power of two
 
-  size_t find(const void* pointer) const {
+  static size_t hash(const void* p) { return (reinterpret_cast<uintptr_t>(p) >> 4) * 0x9E3779B97F4A7C15ull; }
+  static size_t hash(const std::pair<const void*, const void*>& p) { return hash(p.first) * 31 + hash(p.second); }
+
+  size_t slot_of(const Key& key) const {
     size_t mask = slots_.size() - 1;
-    size_t slot = (reinterpret_cast<uintptr_t>(pointer) >> 4) * 0x9E3779B97F4A7C15ull >> 20 & mask;
-    while (slots_[slot] && slots_[slot] != pointer) slot = (slot + 1) & mask;
+    size_t slot = hash(key) >> 20 & mask;
+    while (!slots_[slot].is_free() && slots_[slot].key() != key) slot = (slot + 1) & mask;
     return slot;
   }
 
   void grow() {
-    std::vector<const void*> old(slots_.size() * 2, nullptr);
+    std::vector<Entry> old(slots_.empty() ? kFirstSize : slots_.size() * 2);
     old.swap(slots_);
-    for (const void* pointer : old)
-      if (pointer) slots_[find(pointer)] = pointer;
+    for (const Entry& entry : old)
+      if (!entry.is_free()) slots_[slot_of(entry.key())] = entry;
   }
 
-  std::vector<const void*> slots_;
+  std::vector<Entry> slots_;
   size_t count_ = 0;
+};
+
+struct PointerEntry {
+  PointerEntry() = default;
+  explicit PointerEntry(const void* p) : pointer(p) {}
+  bool is_free() const { return !pointer; }
+  const void* key() const { return pointer; }
+  const void* pointer = nullptr;
+};
+
+class PointerSet {
+ public:
+  bool contains(const void* pointer) const { return table_.find(pointer) != nullptr; }
+  bool insert(const void* pointer) { return table_.insert(pointer).second; }  // false if it was there already
+  void clear() { table_.clear(); }
+
+ private:
+  OpenTable<const void*, PointerEntry> table_;
+};
+
+class PointerPairSet {
+ public:
+  bool contains(const void* first, const void* second) const { return table_.find({first, second}) != nullptr; }
+  bool insert(const void* first, const void* second) { return table_.insert({first, second}).second; }
+  void clear() { table_.clear(); }
+
+ private:
+  using Pair = std::pair<const void*, const void*>;
+  struct Entry {
+    Entry() = default;
+    explicit Entry(Pair p) : pair(p) {}
+    bool is_free() const { return !pair.first; }
+    Pair key() const { return pair; }
+    Pair pair{nullptr, nullptr};
+  };
+  OpenTable<Pair, Entry> table_;
+};
+
+// From an address to a small value.
+template <class Value>
+class PointerMap {
+ public:
+  const Value* find(const void* pointer) const {
+    const Entry* entry = table_.find(pointer);
+    return entry ? &entry->value : nullptr;
+  }
+  // The value, and whether it is new.
+  std::pair<Value*, bool> insert(const void* pointer) {
+    auto [entry, is_new] = table_.insert(pointer);
+    return {&entry->value, is_new};
+  }
+  void clear() { table_.clear(); }
+
+ private:
+  struct Entry : PointerEntry {
+    using PointerEntry::PointerEntry;
+    Value value{};
+  };
+  OpenTable<const void*, Entry> table_;
 };
 
 }  // namespace magneto::guard

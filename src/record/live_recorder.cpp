@@ -5,11 +5,11 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
 #include <array>
-#include <unordered_map>
-#include <unordered_set>
 
 #include "cpython/ref.h"
 #include "graph/graph.h"
@@ -64,13 +64,17 @@ struct StorageUsers {
   StorageUsers(WeakStorage held, ValueId first) : storage(std::move(held)), memory(first) {}
   WeakStorage storage;
   ValueId memory;  // the first value that lives here
-  std::vector<std::pair<c10::TensorImpl*, int64_t>> tensors;  // with their storage offsets, oldest first
+  c10::SmallVector<std::pair<c10::TensorImpl*, int64_t>, 1> tensors;  // with their storage offsets, oldest first
   bool unwritten = false;  // allocated by a recorded operator, and no recorded operator wrote to it
 };
 
 class LiveRecorder final : public runtime::Recording {
  public:
   explicit LiveRecorder(std::function<void(std::string)> on_fail) : on_fail_(std::move(on_fail)) {
+    graph_.values.reserve(kExpectedOps);
+    graph_.ops.reserve(kExpectedOps);
+    known_.reserve(kExpectedOps);
+    storages_.reserve(kExpectedOps);
     active_ = this;
     include_keys(true);
   }
@@ -89,10 +93,13 @@ class LiveRecorder final : public runtime::Recording {
   // The kernel on kNoteKey.
   void call(const OperatorHandle& op, DispatchKeySet keys, Stack* stack);
   // Notes a composite operator as a whole.
-  void call_as_leaf(const OperatorHandle& op, DispatchKey key, DispatchKeySet keys, Stack* stack);
+  void call_as_leaf(const OperatorHandle& op, const SchemaInfo& info, DispatchKey key, DispatchKeySet keys,
+                    Stack* stack);
   void fail(std::string reason);
 
  private:
+  static constexpr size_t kExpectedOps = 256;
+
   void stop();
   void decompose(const OperatorHandle& op, DispatchKeySet keys, Stack* stack);
   bool lift(const OperatorHandle& op, DispatchKeySet keys, Stack* stack);
@@ -123,8 +130,8 @@ class LiveRecorder final : public runtime::Recording {
   bool had_effect_ = false;  // a recorded operator changed something that outlives a run
   graph::Graph graph_;
   std::vector<py::Ref> state_objects_;
-  std::unordered_map<c10::TensorImpl*, Known> known_;
-  std::unordered_map<c10::StorageImpl*, StorageUsers> storages_;
+  ska::flat_hash_map<c10::TensorImpl*, Known> known_;
+  ska::flat_hash_map<c10::StorageImpl*, StorageUsers> storages_;
   size_t unwritten_ = 0;
 };
 
@@ -206,7 +213,6 @@ std::unique_ptr<runtime::Segment> LiveRecorder::finish(const std::vector<PyObjec
   for (PyObject* output : outputs) {
     if (!take_output(output)) return nullptr;
   }
-  graph::verify(graph_);
   return runtime::make_replay(std::move(graph_), std::move(state_objects_));
 }
 
@@ -417,17 +423,17 @@ void LiveRecorder::call(const OperatorHandle& op, DispatchKeySet keys, Stack* st
   if (cuda ? info.composite_cuda : info.composite_cpu) return decompose(op, keys, stack);
   if (info.answer == graph::Answer::Metadata) return run_below(op, kNoteKey, keys, stack);
   if (info.lifts && lift(op, keys, stack)) return;
-  if (info.name == "aten::detach_" && !stack->back().toTensor().requires_grad()) {
+  if (info.detaches && !stack->back().toTensor().requires_grad()) {
     return run_below(op, kNoteKey, keys, stack);  // changes nothing
   }
-  call_as_leaf(op, kNoteKey, keys, stack);
+  call_as_leaf(op, info, kNoteKey, keys, stack);
 }
 
-void LiveRecorder::call_as_leaf(const OperatorHandle& op, DispatchKey key, DispatchKeySet keys, Stack* stack) {
+void LiveRecorder::call_as_leaf(const OperatorHandle& op, const SchemaInfo& info, DispatchKey key, DispatchKeySet keys,
+                                Stack* stack) {
   runtime::PauseWatch pause;
-  const SchemaInfo& info = graph::schema_info(op);
   bool below_inplace = below_inplace_ || (!info.tracks_views && is_below_inplace());
-  graph::Op noted{op, {}, {}, {}, {}, c10::GradMode::is_enabled(), below_inplace};
+  graph::Op noted{op, &info, {}, {}, {}, {}, c10::GradMode::is_enabled(), below_inplace};
   if (!check_operator(info, *stack) || !take_arguments(info, noted, *stack)) {
     return run_below(op, key, keys, stack);
   }
@@ -475,9 +481,10 @@ bool LiveRecorder::lift(const OperatorHandle& op, DispatchKeySet keys, Stack* st
     snapshot = arguments[0].toTensor();
   }
   run_below(op, kNoteKey, keys, stack);
-  graph::Op noted{clone, {IValue(), IValue()}, {}, {}, {}, c10::GradMode::is_enabled(), /*below_inplace=*/true};
+  graph::Op noted{clone, &graph::schema_info(clone), {IValue(), IValue()}, {}, {}, {}, c10::GradMode::is_enabled(),
+                  /*below_inplace=*/true};
   noted.tensors.push_back({0, TensorRef::kWhole, add_constant(snapshot)});
-  if (take_results(graph::schema_info(clone), noted, *stack)) graph_.ops.push_back(std::move(noted));
+  if (take_results(*noted.info, noted, *stack)) graph_.ops.push_back(std::move(noted));
   return true;
 }
 
@@ -497,7 +504,9 @@ void gate_refuse_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* st
 }
 
 void gate_leaf_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-  if (LiveRecorder* recorder = LiveRecorder::active()) return recorder->call_as_leaf(op, kGateKey, keys, stack);
+  if (LiveRecorder* recorder = LiveRecorder::active()) {
+    return recorder->call_as_leaf(op, graph::schema_info(op), kGateKey, keys, stack);
+  }
   run_below(op, kGateKey, keys, stack);
 }
 

@@ -14,7 +14,7 @@ namespace {
 struct Expected {
   PyTypeObject* type;
   uint64_t keys;
-  c10::ScalarType dtype;
+  caffe2::TypeMeta dtype;
   c10::Device device;
   bool requires_grad;
   uint32_t dim;
@@ -26,7 +26,7 @@ class Checks final : public runtime::TensorChecks {
   void add(PyObject* object) override {
     const at::Tensor& tensor = runtime::unpack_tensor(object);
     const auto* impl = tensor.unsafeGetTensorImpl();
-    expected_.push_back({Py_TYPE(object), impl->key_set().raw_repr(), tensor.scalar_type(), tensor.device(),
+    expected_.push_back({Py_TYPE(object), impl->key_set().raw_repr(), tensor.dtype(), tensor.device(),
                          tensor.requires_grad(), static_cast<uint32_t>(tensor.dim()),
                          static_cast<uint32_t>(shapes_.size())});
     types_.push_back(py::Ref::borrow(reinterpret_cast<PyObject*>(Py_TYPE(object))));
@@ -60,14 +60,14 @@ class Checks final : public runtime::TensorChecks {
     for (uint32_t i = 0; i < expected.dim; ++i) {
       differ |= (sizes[i] ^ shape[i]) | (strides[i] ^ shape[expected.dim + i]);
     }
-    return differ == 0 && impl->dtype() == c10::scalarTypeToTypeMeta(expected.dtype) &&
+    return differ == 0 && impl->dtype() == expected.dtype &&
            impl->device() == expected.device && impl->requires_grad() == expected.requires_grad;
   }
 
   graph::Value value_of(const Expected& expected) const {
     auto shape = shapes_.begin() + expected.shape_at;
     return {graph::Role::Input,
-            expected.dtype,
+            c10::typeMetaToScalarType(expected.dtype),
             expected.device,
             {shape, shape + expected.dim},
             {shape + expected.dim, shape + 2 * expected.dim}};
@@ -97,8 +97,11 @@ std::string Checks::explain(size_t index, PyObject* actual) const {
   }
   const at::Tensor& tensor = runtime::unpack_tensor(actual);
   if (auto kind = why_not_plain(*tensor.unsafeGetTensorImpl()); !kind.empty()) return kind + ", was " + was;
-  graph::Value value{graph::Role::Input, tensor.scalar_type(), tensor.device(), tensor.sizes().vec(),
-                     tensor.strides().vec()};
+  graph::Value value{graph::Role::Input,
+                     tensor.scalar_type(),
+                     tensor.device(),
+                     {tensor.sizes().begin(), tensor.sizes().end()},
+                     {tensor.strides().begin(), tensor.strides().end()}};
   return describe(Py_TYPE(actual), value, tensor.requires_grad(), tensor.key_set().raw_repr()) + ", was " + was;
 }
 

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cpython/cpython.h"
 #include "cpython/ref.h"
 #include "record/call_table.h"
 #include "record/global_state.h"
@@ -106,12 +107,11 @@ CallKind TorchPlug::classify_call(PyObject* callable) const {
   if (type == &PyMethodDescr_Type || type == &PyWrapperDescr_Type || type == &PyClassMethodDescr_Type) {
     return classify_descriptor(callable);
   }
-  if (type == &_PyMethodWrapper_Type) {
-    py::Ref self = py::Ref::steal(PyObject_GetAttrString(callable, "__self__"));
-    py::Ref name = py::Ref::steal(PyObject_GetAttrString(callable, "__name__"));
-    if (!self || !name) return PyErr_Clear(), CallKind::Refused;
-    if (is_tensor(self.get())) return tensor_method_kind(text_of(name.get()));
-    return is_torch_type(Py_TYPE(self.get())) ? CallKind::Refused : CallKind::Foreign;
+  PyWrapperDescrObject* slot;
+  PyObject* self;
+  if (mg_method_wrapper(callable, &slot, &self)) {
+    if (is_tensor(self)) return tensor_method_kind(text_of(PyDescr_NAME(slot)));
+    return is_torch_type(Py_TYPE(self)) ? CallKind::Refused : CallKind::Foreign;
   }
   if (type == script_function_) return classify_script_function(callable);
   // Instances of C types. Classes of Python code carry no qualified name.
@@ -187,7 +187,21 @@ CallKind TorchPlug::classify_c_function(PyObject* callable) const {
   return kind;
 }
 
-// A script function works through the dispatcher, unless its code prints, warns, or turns tensors into lists.
+// A script function works through the dispatcher, unless its code does one of these things.
+constexpr string_view kRefusedInScripts[] = {
+    "prim::Print", "aten::warn", "prim::RaiseException", "prim::PythonOp", "prim::IgnoredPythonOp", "^",
+    // values and memory without an operator
+    "prim::tolist", "prim::data", "aten::data", "aten::storage_offset", "aten::set_(", "::_version", "::output_nr",
+    // generators
+    "aten::manual_seed", "aten::seed", "aten::initial_seed",
+    // other threads
+    "prim::fork", "aten::wait", "prim::awaitable", "prim::rpc",
+    // autograd
+    "prim::grad", "aten::grad", "aten::backward", "::is_leaf", "::requires_grad_", "::set_grad_enabled",
+    "::retain_grad",
+    // objects and clocks
+    "prim::SetAttr", "prim::CreateObject", "prim::TimePoint"};
+
 CallKind TorchPlug::classify_script_function(PyObject* callable) const {
   auto found = functions_.find(callable);
   if (found != functions_.end()) return found->second.kind;
@@ -196,7 +210,7 @@ CallKind TorchPlug::classify_script_function(PyObject* callable) const {
   if (!text) PyErr_Clear();
   string_view code = text_of(text.get());
   CallKind kind = code.empty() ? CallKind::Refused : CallKind::TensorOp;
-  for (string_view refused : {"prim::Print", "aten::warn", "prim::tolist", "prim::data", "prim::RaiseException", "^"}) {
+  for (string_view refused : kRefusedInScripts) {
     if (code.find(refused) != string_view::npos) kind = CallKind::Refused;
   }
   functions_.emplace(callable, Known{kind, py::Ref::borrow(callable)});

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "graph/schema_info.h"
+#include "graph/graph.h"
 #include "runtime/errors.h"
 #include "runtime/state.h"
 #include "runtime/torch_python.h"
@@ -118,6 +118,11 @@ Replay::Replay(graph::Graph graph, std::vector<py::Ref> state_objects)
   graph::verify(graph_);
   MAGNETO_ASSERT(state_objects_.size() == graph_.states.size());
   place_values();
+  steps_.reserve(graph_.ops.size());
+  args_.reserve(4 * graph_.ops.size());
+  constants_.reserve(4 * graph_.ops.size());
+  operands_.reserve(2 * graph_.ops.size());
+  results_.reserve(graph_.ops.size());
   for (size_t i = 0; i < graph_.ops.size(); ++i) flatten(graph_.ops[i], i);
   for (const graph::Op& op : graph_.ops) rerunnable_ = rerunnable_ && !graph::has_effect(graph_, op);
   plan_outputs();
@@ -166,7 +171,7 @@ void Replay::flatten(const graph::Op& op, size_t index) {
                                         static_cast<uint32_t>(operands_.size()), list.size};
     operands_.resize(operands_.size() + list.size);
   }
-  std::vector<uint32_t> seen;  // operands of this op that take the tensor out of its slot
+  c10::SmallVector<uint32_t, 4> seen;  // operands of this op that take the tensor out of its slot
   for (const graph::TensorRef& tensor : op.tensors) {
     Operand from = operand(tensor.value, index);
     // The tensor may be moved out of its slot only by the last of several uses in one operator; and not if the

@@ -80,21 +80,18 @@ void Watch::read_super(PyObject* super, PyObject* name) {
   }
 }
 
-// Guards on an argument say nothing about its own __dict__, except that it is empty.
+// Arguments are guarded to have no attributes of their own, and what the call made is fresh.
 void Watch::read_tensor_attribute(PyObject* tensor, PyObject* name) {
-  if (is_argument(tensor)) {
-    if (!_PyType_Lookup(Py_TYPE(tensor), name))
-      give_up("the call asks an argument for the attribute '" + text(name) + "', which tensors do not have");
-  } else if (guards.has_state_tensor(tensor)) {
-    guards.read_instance(tensor);
-    PyObject** slot = mg_dict_slot(tensor);
-    if (slot && *slot) read_dict_key(*slot, name);
-  }
+  if (!guards.has_state_tensor(tensor)) return;
+  guards.read_instance(tensor);
+  PyObject** slot = mg_dict_slot(tensor);
+  if (slot && *slot) read_dict_key(*slot, name);
 }
 
 void Watch::read_attribute(PyObject* object, PyObject* name) {
   if (!alive()) return;
   if (!PyUnicode_Check(name)) return give_up("the call reads an attribute whose name is no string");
+  if (attributes_.contains(object, name)) return;
   PyTypeObject* type = Py_TYPE(object);
   if (type == &PySuper_Type) return read_super(object, name);
   if (PyModule_Check(object)) {
@@ -135,9 +132,10 @@ void Watch::read_attribute(PyObject* object, PyObject* name) {
   }
   if (!read_class_attribute(type, name, object) || !alive() || is_fresh(object)) return;
   if (is_tensor(object)) return read_tensor_attribute(object, name);
-  guards.read_instance(object);
+  guards.read_instance(object);  // which also keeps it, so that its address stands for it
   PyObject** slot = mg_dict_slot(object);
   if (slot && *slot) read_dict_key(*slot, name);
+  attributes_.insert(object, name);
 }
 
 void Watch::finish_attribute(PyObject* object, PyObject* name, PyObject* value) {

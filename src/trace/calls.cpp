@@ -30,12 +30,17 @@ bool is_lru_cache(PyObject* object) {
 
 bool is_partial(PyObject* object) { return std::string_view(Py_TYPE(object)->tp_name) == "functools.partial"; }
 
+// The bare name of a C function or method descriptor.
+std::string_view method_name(PyObject* callable) {
+  const PyMethodDef* method = PyCFunction_Check(callable)                   ? ((PyCFunctionObject*)callable)->m_ml
+                              : Py_TYPE(callable) == &PyMethodDescr_Type ? ((PyMethodDescrObject*)callable)->d_method
+                                                                         : nullptr;
+  return method && method->ml_name ? method->ml_name : "";
+}
+
 // Functions that read the values of tensors among their data while torch looks away.
 bool fills_memory_by_hand(PyObject* callable) {
-  if (!PyCFunction_Check(callable) && Py_TYPE(callable) != &PyMethodDescr_Type) return false;
-  const PyMethodDef* method = PyCFunction_Check(callable) ? ((PyCFunctionObject*)callable)->m_ml
-                                                          : ((PyMethodDescrObject*)callable)->d_method;
-  std::string_view name = method->ml_name ? method->ml_name : "";
+  std::string_view name = method_name(callable);
   return name == "tensor" || name == "as_tensor" || name == "asarray" || name == "new_tensor";
 }
 
@@ -198,8 +203,8 @@ class CallModel {
   void before_mutation() {
     if (!self_) return;
     bool no_effect = model_ == Model::Init && definition_is_object_init();
-    if (!no_effect) watch_.mutate(self_, callable_name(call_.callable).c_str());
-    bool compares = name_is("sort") || name_is("remove") || name_is("index");
+    if (!no_effect) watch_.mutate(self_, call_.callable);
+    bool compares = model_ == Model::Mutate && (name_is("sort") || name_is("remove"));
     for (size_t i = rest_; i < call_.size(); ++i) {
       if (compares) read_one(call_.args[i]);
       else read_one_for_storing(call_.args[i]);
@@ -207,10 +212,7 @@ class CallModel {
     if (compares) watch_.read_deep(self_);
   }
 
-  bool name_is(std::string_view name) const {
-    std::string full = callable_name(call_.callable);
-    return full.size() > name.size() && full.ends_with(name) && full[full.size() - name.size() - 1] == '.';
-  }
+  bool name_is(std::string_view name) const { return method_name(call_.callable) == name; }
 
   // "{0.name}", "{0[key]}": look-ups that str.format makes by itself.
   static bool names_attributes(const std::string& format) {
@@ -350,7 +352,7 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
 void Watch::finish_tensor_op(PyObject* callable, PyObject* result) {
   if (!alive()) return;
   if (is_tensor(result) || PyTuple_Check(result) || PyList_Check(result))
-    return check_tensors(result, callable_name(callable).c_str());
+    return check_tensors(result, callable);
   if (result != Py_None) give_up("the call asks " + callable_name(callable) + " for a value");
 }
 

@@ -83,6 +83,12 @@ const Tables& tables() {
   return *tables;
 }
 
+// Tuples with names that are made in C, such as torch.return_types.
+bool is_struct_sequence(PyTypeObject* type) {
+  static PyObject* name = PyUnicode_InternFromString("n_sequence_fields");
+  return PyType_IsSubtype(type, &PyTuple_Type) && _PyType_Lookup(type, name);
+}
+
 bool is_exception(PyTypeObject* type) { return PyType_IsSubtype(type, (PyTypeObject*)PyExc_BaseException); }
 
 }  // namespace
@@ -100,6 +106,7 @@ Kind known_kind(PyTypeObject* type) {
   auto found = tables().kinds.find(type);
   if (found != tables().kinds.end()) return found->second;
   if (PyType_IsSubtype(type, &PyType_Type)) return Kind::Identity;
+  if (is_struct_sequence(type)) return Kind::Tuple;
   if (!is_python_class(type)) return is_exception(type) ? Kind::Identity : Kind::Unknown;
   // A Python class is as well known as the C types that it is built on.
   for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {

@@ -8,6 +8,7 @@
 #include "cpython/cpython.h"
 #include "cpython/text.h"
 #include "runtime/state.h"
+#include "trace/call_table.h"
 #include "trace/known_types.h"
 
 namespace magneto::trace {
@@ -63,10 +64,10 @@ bool Watch::ended_cleanly() {
 
 Kind Watch::kind_of(PyTypeObject* type) {
   if (type == &PyLong_Type || type == &PyUnicode_Type || type == &PyBool_Type) return Kind::Atom;
-  auto found = kinds_.find(type);
-  if (found != kinds_.end()) return found->second.first;
+  if (const Kind* known = kinds_.find(type)) return *known;
   Kind kind = known_kind(type);
-  kinds_.emplace(type, std::pair(kind, py::Ref::borrow((PyObject*)type)));
+  *kinds_.insert(type).first = kind;
+  kept_types_.push_back(py::Ref::borrow((PyObject*)type));
   return kind;
 }
 
@@ -95,7 +96,7 @@ void Watch::saw(PyObject* value) {
 void Watch::read_dict_key(PyObject* dict, PyObject* key) {
   if (!is_tracked(dict)) return;
   if (!guard::is_atom(key)) return read_contents(dict);
-  guards.read_key(dict, key);
+  if (!guards.read_key(dict, key)) return;
   PyObject* value = PyDict_GetItemWithError(dict, key);
   if (!value) PyErr_Clear();
   saw(value);
@@ -231,9 +232,10 @@ void Watch::enter_function(PyFunctionObject* function, PyObject* const* locals) 
     if (is_init && code->co_argcount > 0 && locals[0] && Py_TYPE(locals[0]) == type) mark_fresh(locals[0]);
   }
   if (!is_fresh((PyObject*)function)) {
-    guards.read_function(function);
-    saw(function->func_defaults);
-    if (PyObject* defaults = function->func_kwdefaults) read_contents(defaults);
+    if (guards.read_function(function)) {
+      saw(function->func_defaults);
+      if (PyObject* defaults = function->func_kwdefaults) read_contents(defaults);
+    }
   }
   int index = code->co_argcount + code->co_kwonlyargcount;
   if (code->co_flags & CO_VARARGS) mark_fresh(locals[index++]);
@@ -258,12 +260,12 @@ void Watch::note_tensor_work() {
     work_in_handler = mg_find_handler(running[i].first, *running[i].second, &handler);
 }
 
-void Watch::check_tensors(PyObject* result, const char* what) {
+void Watch::check_tensors(PyObject* result, const What& what) {
   if (!alive()) return;
   note_tensor_work();
   if (is_tensor(result)) {
     if (!recording->knows(result) && !guards.has_state_tensor(result))
-      give_up(std::string(what) + " returns a tensor that no recorded operation made");
+      give_up(what.text() + " returns a tensor that no recorded operation made");
   } else if (PyTuple_Check(result)) {
     mark_fresh(result);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(result); ++i) check_tensors(PyTuple_GET_ITEM(result, i), what);
@@ -301,10 +303,11 @@ void Watch::write_attribute(PyObject* object, PyObject* name, PyObject* value, b
       return;
     }
   }
-  std::string plain = text(name);
-  if (plain == "__dict__" || plain == "__class__") return give_up("the call sets " + plain + " of an object");
+  bool is_special = PyUnicode_CompareWithASCIIString(name, "__dict__") == 0 ||
+                    PyUnicode_CompareWithASCIIString(name, "__class__") == 0;
+  if (is_special) return give_up("the call sets " + text(name) + " of an object");
   if (is_fresh(object)) return;
-  std::string what = "the call sets the attribute '" + plain + "' of a " + type->tp_name + " that existed before it";
+  std::string what = "the call sets the attribute '" + text(name) + "' of a " + type->tp_name + " that existed before it";
   PyObject** slot = generic && !descriptor ? mg_dict_slot(object) : nullptr;
   if (!slot || !*slot) return give_up(what);
   guards.read_instance(object);
@@ -333,9 +336,11 @@ void Watch::write_cell(PyObject* cell) {
   if (!is_fresh(cell)) give_up("the call sets a variable of an enclosing function");
 }
 
-void Watch::mutate(PyObject* container, const char* what) {
+void Watch::mutate(PyObject* container, const What& what) {
   if (!is_fresh(container))
-    give_up("the call changes a " + type_name(container) + " that existed before it (" + what + ")");
+    give_up("the call changes a " + type_name(container) + " that existed before it (" + what.text() + ")");
 }
+
+std::string What::text() const { return words_ ? words_ : callable_name(callable_); }
 
 }  // namespace magneto::trace

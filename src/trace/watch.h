@@ -6,7 +6,6 @@
 #pragma once
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "cpython/ref.h"
@@ -29,6 +28,18 @@ enum class Kind : uint8_t {
   Instance,  // of a Python class: its methods are Python code that is watched
   Tensor,
   Unknown,  // implemented in C by somebody else
+};
+
+// What is being done, for a reason that is seldom needed: words, or the function that does it.
+class What {
+ public:
+  What(const char* words) : words_(words) {}
+  What(PyObject* callable) : callable_(callable) {}
+  std::string text() const;
+
+ private:
+  const char* words_ = nullptr;
+  PyObject* callable_ = nullptr;
 };
 
 class Watch {
@@ -75,7 +86,7 @@ class Watch {
   void leave_function(PyObject* result);
   void enter_function(PyFunctionObject* function, PyObject* const* locals);
   void note_tensor_work();
-  void check_tensors(PyObject* result, const char* what);  // every tensor in it must be known to the recording
+  void check_tensors(PyObject* result, const What& what);  // every tensor in it must be known to the recording
 
   // ---- effects; false: this one ends the watch
 
@@ -84,7 +95,7 @@ class Watch {
   void write_item(PyObject* container, PyObject* key, PyObject* value);
   void write_global(PyObject* globals, PyObject* name, PyObject* value);
   void write_cell(PyObject* cell);
-  void mutate(PyObject* container, const char* what);
+  void mutate(PyObject* container, const What& what);
 
   // ---- calls: makes the call and notes what it means. Null: error set
 
@@ -116,7 +127,9 @@ class Watch {
   const guard::Arguments& arguments_;
   const runtime::TensorPlug& plug_;
   guard::PointerSet fresh_;
-  std::unordered_map<PyTypeObject*, std::pair<Kind, py::Ref>> kinds_;
+  guard::PointerMap<Kind> kinds_;
+  std::vector<py::Ref> kept_types_;  // those in kinds_
+  guard::PointerPairSet attributes_;  // of tracked instances, whose reads are noted already
   std::vector<std::pair<py::Ref, py::Ref>> open_context_;  // context variables set by the call, with their tokens
   PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh
   std::string reason_, where_;

@@ -2,8 +2,6 @@
 
 import dis
 import types
-from collections.abc import Iterator
-
 import pytest
 
 from core import worlds
@@ -14,10 +12,12 @@ FILES = sorted(worlds.PROGRAMS.glob("*.py"))
 CALLS = 3
 
 
-def all_programs() -> Iterator[pytest.param]:
-    for file in FILES:
-        for name in worlds.load(file).program.programs:
-            yield pytest.param(file, name, id=f"{file.stem}-{name}")
+def all_programs() -> list[pytest.param]:
+    return [
+        pytest.param(file, name, id=f"{file.stem}-{name}")
+        for file in FILES
+        for name in worlds.load(file).program.programs
+    ]
 
 
 @pytest.mark.parametrize("file, name", all_programs())

@@ -169,7 +169,7 @@ class World:
     """A namespace made by running `source`, whose function `f` is called: plain, or compiled."""
 
     def __init__(self, source: str, compiled: bool) -> None:
-        self.space: dict[str, Any] = {"__name__": "world"}
+        self.space: dict[str, Any] = {"__name__": __name__}  # data classes look their module up
         self.run(source)
         self.compiled = watched(self.space["f"]) if compiled else None
 

@@ -466,13 +466,21 @@ def stop_iteration_in_a_function():
 def lookup_errors():
     found = []
     for attempt in (lambda: {}["k"], lambda: [][3], lambda: (1).nothing, lambda: "a" + 1, lambda: int("x"), lambda: 1 / 0,
-                    lambda: None.x, lambda: 5(), lambda: [].append(), lambda: {}[[]], lambda: "abc"[1.5], lambda: -"a",
+                    lambda: None.x, lambda: [].append(), lambda: {}[[]], lambda: -"a",
                     lambda: len(5), lambda: iter(5), lambda: 1 < "a", lambda: 1 in 5, lambda: fails(n=0, m=1)):
         try:
             attempt()
         except Exception as error:
             found.append((type(error).__name__, str(error)))
     return found
+
+
+@program(lambda: (5,), eager="not understood")
+def call_of_a_number(n):
+    try:
+        n()
+    except TypeError as error:
+        return str(error)
 
 
 @program

@@ -463,7 +463,12 @@ class Frozen:
 def data_classes():
     r = Record(1)
     r.b.append(2)
-    return r, Record(1, [2]) == r, repr(r), r.d, Frozen(1) < Frozen(2), Frozen(1) == Frozen(1), hash(Frozen(1)) == hash(Frozen(1)), Frozen(3)
+    return r, Record(1, [2]) == r, r.d, Frozen(1) < Frozen(2), Frozen(1) == Frozen(1), hash(Frozen(1)) == hash(Frozen(1)), Frozen(3)
+
+
+@program(eager="not understood")
+def text_of_a_data_class():
+    return repr(Frozen(1))
 
 
 @program
@@ -498,7 +503,12 @@ PAIR = Pair(3, 4)
 def named_tuples(older):
     p, t = Pair(1), Typed(2)
     left, right = p
-    return p, t, p.left + older.right, p[1], left, right, t.both(), p._replace(left=5), p == (1, 9), older, Pair(*older)
+    return p, t, p.left + older.right, p[1], left, right, t.both(), p == (1, 9), older, Pair(*older)
+
+
+@program(eager="maps")
+def named_tuple_replaced():
+    return Pair(1)._replace(left=5)
 
 
 class Color(enum.Enum):

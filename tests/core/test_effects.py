@@ -1,0 +1,92 @@
+"""What a function does to the world it does on every call, whether or not it was compiled."""
+
+import pytest
+
+from core import worlds
+from core.effects import EFFECTS
+
+pytestmark = worlds.needs_capture
+
+CALLS = 5
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_the_world_is_the_same_after_every_call(name):
+    case = EFFECTS[name]
+    # One world after the other: some of them share what belongs to the process.
+    (_, expected), (ours, actual) = (play(case, compiled) for compiled in (False, True))
+    for call in range(CALLS):
+        assert actual[call] == expected[call], f"call {call + 1}"
+    if case.compiled is not None:
+        assert bool(ours.compiled.variants()) == case.compiled, ours.compiled.failures()
+
+
+def play(case, compiled):
+    """What each call gives, and what it leaves."""
+    world = worlds.World(case.source, compiled)
+    story = []
+    for _ in range(CALLS):
+        story.append((world.call(case.args), worlds.describe(world.value(case.state))))
+        world.run(case.between)
+    return world, story
+
+
+def test_a_result_that_is_changed_does_not_change_the_next():
+    def make():
+        return [1], {"a": [2]}
+
+    compiled = worlds.watched(make)
+    for _ in range(3):
+        numbers, table = compiled()
+        assert (numbers, table) == ([1], {"a": [2]})
+        numbers.append(5)
+        table["a"].append(5)
+    assert compiled.variants()
+
+
+def test_an_older_object_is_returned_itself():
+    kept = [1]
+
+    def make():
+        return kept, [kept]
+
+    compiled = worlds.watched(make)
+    for _ in range(3):
+        first, (second,) = compiled()
+        assert first is kept
+        assert second is kept
+    assert compiled.variants()
+
+
+def test_an_argument_is_returned_itself():
+    def same(x):
+        return x, [x]
+
+    compiled = worlds.watched(same)
+    for _ in range(3):
+        given = [1]
+        first, (second,) = compiled(given)
+        assert first is given
+        assert second is given
+    assert compiled.variants()
+
+
+def test_an_older_tuple_is_returned_itself():
+    kept = ([1], 2)
+
+    def make():
+        return kept
+
+    compiled = worlds.watched(make)
+    assert all(compiled() is kept for _ in range(3))
+
+
+def test_structures_made_by_c_are_returned():
+    import sys
+
+    def make():
+        return sys.version_info, sys.flags
+
+    compiled = worlds.watched(make)
+    for _ in range(3):
+        assert compiled() == (sys.version_info, sys.flags)

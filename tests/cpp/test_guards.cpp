@@ -1,0 +1,442 @@
+// Guards on state and on arguments: each kind holds until what it stands for is changed, and holds again when undone.
+#include "cpython/cpython.h"
+#include "guard/arguments.h"
+#include "guard/guards.h"
+#include "guard/pointer_set.h"
+#include "python_world.h"
+
+using namespace magneto;
+using check::PythonWorld;
+using guard::Arguments;
+using guard::CallArguments;
+using guard::Guards;
+
+namespace {
+
+// Notes something in a world, and then says whether it still holds.
+class Noted {
+ public:
+  template <class Note>
+  Noted(PythonWorld& world, Note note) : world_(world) {
+    note(guards_);
+    guards_.freeze(nullptr);
+    CHECK(guards_.first_failure() == nullptr);
+    CHECK(guards_.first_failure() == nullptr);  // now by version
+  }
+
+  void keeps(const std::string& text) { expect(text, true); }
+  void notices(const std::string& text) { expect(text, false); }
+  std::string why() { return guards_.explain(); }
+  Guards& guards() { return guards_; }
+
+ private:
+  void expect(const std::string& text, bool holds) {
+    world_.run(text);
+    for (int i = 0; i < 2; ++i) {
+      const char* failure = guards_.first_failure();
+      if ((failure == nullptr) != holds)
+        check::fail(__FILE__, __LINE__, text + (failure ? ": failed, " + guards_.explain() : ": was not noticed"));
+      CHECK_EQ(guards_.explain().empty(), holds);
+    }
+  }
+
+  PythonWorld& world_;
+  Guards guards_;
+};
+
+py::Ref name(const char* text) { return py::Ref::steal(PyUnicode_InternFromString(text)); }
+
+// Instances keep their attributes where a guard sees every change only on versions that can be watched.
+bool watched_version() { return mg_why_unsupported() == nullptr; }
+
+}  // namespace
+
+TEST(a_key_is_guarded_and_its_neighbours_are_not) {
+  PythonWorld world("d = {'a': 1, 'b': 2}");
+  Noted noted(world, [&](Guards& g) { g.read_key(world["d"], name("a").get()); });
+  noted.keeps("d['b'] = 3; d['c'] = 4");
+  noted.notices("d['a'] = 5");
+  CHECK_HAS(noted.why(), "'a' was changed");
+  noted.keeps("d['a'] = 1");
+  noted.notices("del d['a']");
+  noted.keeps("d['a'] = 1");
+  noted.notices("d.clear()");
+}
+
+TEST(a_key_that_is_missing_is_guarded) {
+  PythonWorld world("d = {}");
+  Noted noted(world, [&](Guards& g) { g.read_key(world["d"], name("a").get()); });
+  noted.keeps("d['b'] = 1");
+  noted.notices("d['a'] = None");
+  noted.keeps("del d['a']");
+}
+
+TEST(equal_numbers_are_as_good_as_the_same) {
+  PythonWorld world("d = {'n': 10**20, 'z': 0.0}");
+  Noted noted(world, [&](Guards& g) {
+    g.read_key(world["d"], name("n").get());
+    g.read_key(world["d"], name("z").get());
+  });
+  noted.keeps("d['n'] = int('1' + '0' * 20)");
+  noted.notices("d['z'] = -0.0");
+  noted.keeps("d['z'] = 0.0");
+  noted.notices("d['z'] = 0");
+}
+
+TEST(whole_dicts_are_guarded_with_their_order) {
+  PythonWorld world("d = {'a': [1], 'b': 2}\nkept = d['a']");
+  Noted noted(world, [&](Guards& g) { g.read_items(world["d"]); });
+  noted.notices("d['c'] = 1");
+  noted.keeps("del d['c']");
+  noted.notices("d['a'] = d.pop('a')");
+  noted.keeps("d['b'] = d.pop('b')");
+  noted.notices("d['a'] = [1]");
+  noted.keeps("d['a'] = kept");
+}
+
+TEST(lists_and_sets_are_guarded_by_their_items) {
+  PythonWorld world("l = [1, [2]]\ns = {1, 'a'}\ninner = l[1]");
+  Noted noted(world, [&](Guards& g) {
+    g.read_list(world["l"]);
+    g.read_set(world["s"]);
+  });
+  noted.keeps("inner.append(3)");
+  noted.notices("l.append(1)");
+  noted.keeps("l.pop()");
+  noted.notices("l[1] = [2]");
+  noted.keeps("l[1] = inner");
+  noted.notices("l.reverse()");
+  noted.keeps("l.reverse()");
+  noted.notices("s.add(2)");
+  noted.keeps("s.discard(2)");
+  noted.notices("s.discard('a')");
+}
+
+TEST(a_list_class_is_guarded_as_an_instance_and_as_a_list) {
+  PythonWorld world("class L(list): pass\nl = L([1])\nl.x = 1");
+  Noted noted(world, [&](Guards& g) {
+    g.read_instance(world["l"]);
+    g.read_list(world["l"]);
+  });
+  noted.notices("l.append(2)");
+  noted.keeps("l.pop()");
+  noted.notices("old = l.__dict__; l.__dict__ = {}");
+  noted.keeps("l.__dict__ = old");
+}
+
+TEST(cells_are_guarded) {
+  PythonWorld world(
+      "def outer():\n  x = 1\n  def set(v):\n    nonlocal x\n    x = v\n  def clear():\n    nonlocal x\n    del x\n"
+      "  return lambda: x, set, clear\nf, set, clear = outer()\ncell = f.__closure__[0]");
+  Noted noted(world, [&](Guards& g) { g.read_cell(world["cell"]); });
+  noted.notices("set(2)");
+  noted.keeps("set(1)");
+  noted.notices("clear()");
+}
+
+TEST(the_class_and_the_dict_of_an_instance_are_guarded) {
+  PythonWorld world("class C: pass\nclass D: pass\no = C()\no.x = 1");
+  Noted noted(world, [&](Guards& g) { g.read_instance(world["o"]); });
+  noted.keeps("o.x = 2; o.y = 3");
+  noted.notices("o.__class__ = D");
+  CHECK_HAS(noted.why(), "C was replaced");
+  noted.keeps("o.__class__ = C");
+  if (watched_version()) noted.notices("old = o.__dict__; o.__dict__ = {}");
+}
+
+TEST(class_attributes_are_guarded_through_the_bases) {
+  PythonWorld world("class A:\n  x = 1\nclass B: pass\nclass C(B, A): pass");
+  Noted noted(world, [&](Guards& g) {
+    g.read_type((PyTypeObject*)world["C"], name("x").get());
+    g.read_type((PyTypeObject*)world["C"], name("missing").get());
+  });
+  noted.keeps("C.y = 1; A.z = 2; B.w = 3");
+  noted.notices("A.x = 5");
+  CHECK_HAS(noted.why(), "'x' of class C was changed");
+  noted.keeps("A.x = 1");
+  noted.notices("B.x = 1000000");
+  noted.keeps("del B.x");
+  noted.notices("B.missing = 1");
+  noted.keeps("del B.missing");
+  noted.notices("C.__bases__ = (B,)");
+  noted.keeps("C.__bases__ = (B, A)");
+}
+
+TEST(special_methods_are_guarded_whether_they_are_there_or_not) {
+  PythonWorld world("class C:\n  def __len__(self): return 1\nold = C.__len__");
+  Noted noted(world, [&](Guards& g) { g.read_specials((PyTypeObject*)world["C"]); });
+  noted.keeps("C.method = lambda self: 1; C.value = 2");
+  noted.notices("C.__len__ = lambda self: 2");
+  noted.keeps("C.__len__ = old");
+  for (const char* special :
+       {"__bool__", "__eq__", "__add__", "__radd__", "__iadd__", "__getitem__", "__iter__", "__next__", "__call__",
+        "__get__", "__set__", "__getattr__", "__getattribute__", "__setattr__", "__contains__", "__hash__", "__int__",
+        "__index__", "__await__", "__init__", "__format__", "__reversed__", "__missing__", "__round__", "__del__"}) {
+    std::string attribute = std::string("C.") + special;
+    noted.notices(attribute + " = lambda *a: 1");
+    noted.keeps("del " + attribute);
+  }
+}
+
+TEST(the_order_of_bases_is_part_of_the_special_methods) {
+  PythonWorld world("class A: pass\nclass B: pass\nclass C(A, B): pass");
+  Noted noted(world, [&](Guards& g) { g.read_specials((PyTypeObject*)world["C"]); });
+  noted.notices("C.__bases__ = (B, A)");
+}
+
+TEST(functions_are_guarded) {
+  PythonWorld world("def f(a=1, *, b=2): return a\ncode = f.__code__\ndefaults = f.__defaults__");
+  Noted noted(world, [&](Guards& g) { g.read_function((PyFunctionObject*)world["f"]); });
+  noted.keeps("f.attribute = 1; f.__name__ = 'g'");
+  noted.notices("f.__code__ = (lambda a=1, *, b=2: b).__code__");
+  noted.keeps("f.__code__ = code");
+  noted.notices("f.__defaults__ = (1,)");
+  noted.keeps("f.__defaults__ = defaults");
+  noted.notices("f.__kwdefaults__['b'] = 5");
+  noted.keeps("f.__kwdefaults__['b'] = 2");
+  noted.notices("f.__kwdefaults__ = None");
+}
+
+TEST(slots_are_guarded_set_or_unset) {
+  PythonWorld world("class C: __slots__ = ('x', 'y')\no = C()\no.x = 1\ndx, dy = C.x, C.y");
+  Noted noted(world, [&](Guards& g) {
+    g.read_slot(world["o"], world["dx"], PyLong_FromLong(1));
+    g.read_slot(world["o"], world["dy"], nullptr);
+  });
+  noted.notices("o.x = 2");
+  noted.keeps("o.x = 1");
+  noted.notices("o.y = 1");
+  noted.keeps("del o.y");
+}
+
+TEST(context_variables_are_guarded) {
+  PythonWorld world("import contextvars\nv = contextvars.ContextVar('v')\nw = contextvars.ContextVar('w', default=1)");
+  Noted noted(world, [&](Guards& g) {
+    g.read_context(world["v"], nullptr);
+    py::Ref one = py::Ref::steal(PyLong_FromLong(1));
+    g.read_context(world["w"], one.get());
+  });
+  noted.notices("token = v.set(5)");
+  noted.keeps("v.reset(token)");
+  noted.notices("token = w.set(2)");
+  noted.keeps("w.reset(token)");
+}
+
+TEST(the_registry_of_abstract_classes_is_guarded) {
+  PythonWorld world("import abc\nclass A(abc.ABC): pass\nclass C: pass");
+  Noted noted(world, [&](Guards& g) { g.read_abc_registry(); });
+  noted.keeps("isinstance(C(), A)");
+  noted.notices("A.register(C)");
+}
+
+TEST(objects_that_nobody_else_knows_are_not_guarded) {
+  PythonWorld world("kept = [1]");
+  Guards guards;
+  {
+    py::Ref mine = py::Ref::steal(PyList_New(0));
+    guards.read_list(mine.get());
+    guards.read_list(world["kept"]);
+    CHECK_EQ(guards.size(), 2u);
+  }
+  guards.freeze(nullptr);
+  CHECK_EQ(guards.size(), 1u);
+}
+
+TEST(guards_pin_what_they_name) {
+  PythonWorld world("d = {'a': []}\nl = [{}]\nother = []");
+  Guards guards;
+  guards.read_key(world["d"], name("a").get());
+  guards.read_list(world["l"]);
+  CHECK(guards.pins(world.value("d['a']").get()));
+  CHECK(guards.pins(world.value("l[0]").get()));
+  CHECK(!guards.pins(world["other"]));
+}
+
+TEST(the_collector_sees_what_guards_hold) {
+  PythonWorld world("d = {'a': []}\nclass C: x = 1\no = C()\nl = [1]\ndef f(): pass");
+  Guards guards;
+  guards.read_key(world["d"], name("a").get());
+  guards.read_type((PyTypeObject*)world["C"], name("x").get());
+  guards.read_instance(world["o"]);
+  guards.read_list(world["l"]);
+  guards.read_function((PyFunctionObject*)world["f"]);
+  guards.freeze(nullptr);
+  for (const char* each : {"d", "C", "o", "l", "f"}) {
+    std::pair<PyObject*, bool> wanted{world[each], false};
+    guards.traverse(
+        [](PyObject* object, void* arg) {
+          auto* wanted = static_cast<std::pair<PyObject*, bool>*>(arg);
+          wanted->second |= object == wanted->first;
+          return 0;
+        },
+        &wanted);
+    CHECK(wanted.second);
+  }
+}
+
+TEST(guards_are_described_in_words) {
+  PythonWorld world("d = {'a': 1}\nl = [1]\nclass C: x = 1");
+  Guards guards;
+  guards.read_key(world["d"], name("a").get());
+  guards.read_list(world["l"]);
+  guards.read_type((PyTypeObject*)world["C"], name("x").get());
+  guards.freeze(nullptr);
+  std::vector<std::string> lines;
+  guards.describe(&lines);
+  CHECK_EQ(lines.size(), 3u);
+  std::string all;
+  for (const std::string& line : lines) all += line + "\n";
+  CHECK_HAS(all, "1 dicts hold the 1 values");
+  CHECK_HAS(all, "1 classes hold the 1 attributes");
+  CHECK_HAS(all, "1 lists");
+}
+
+// ---- arguments
+
+namespace {
+
+// Calls are written as Python: `(args, kwargs)`.
+class Call {
+ public:
+  Call(const PythonWorld& world, const std::string& text) : both_(world.value("(lambda *a, **k: (a, k))(" + text + ")")) {
+    PyObject *args = PyTuple_GET_ITEM(both_.get(), 0), *kwargs = PyTuple_GET_ITEM(both_.get(), 1);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) values_.push_back(PyTuple_GET_ITEM(args, i));
+    if (PyDict_GET_SIZE(kwargs)) {
+      names_ = py::Ref::steal(PySequence_Tuple(kwargs));
+      Py_ssize_t position = 0;
+      PyObject *key, *value;
+      while (PyDict_Next(kwargs, &position, &key, &value)) values_.push_back(value);
+    }
+    call = {values_.data(), static_cast<size_t>(PyTuple_GET_SIZE(args)), names_.get()};
+  }
+  CallArguments call;
+
+ private:
+  py::Ref both_, names_;
+  std::vector<PyObject*> values_;
+};
+
+bool fits(const Arguments& arguments, const PythonWorld& world, const std::string& text) {
+  Call other(world, text);
+  std::vector<PyObject*> values(arguments.node_count() + 1), tensors(arguments.tensor_count() + 1);
+  bool matches = arguments.match(other.call, values.data(), tensors.data());
+  CHECK_EQ(arguments.explain(other.call).empty(), matches);
+  return matches;
+}
+
+}  // namespace
+
+TEST(arguments_match_by_value_and_layout) {
+  PythonWorld world("class C: pass\no, p = C(), C()");
+  Call first(world, "1, 'a', [1, (2.0, {'k': None})], o, key=b'x'");
+  Arguments arguments(first.call);
+  CHECK_EQ(arguments.refusal(), "");
+  arguments.freeze();
+  CHECK(fits(arguments, world, "1, 'a', [1, (2.0, {'k': None})], o, key=b'x'"));
+  for (const char* other :
+       {"2, 'a', [1, (2.0, {'k': None})], o, key=b'x'", "True, 'a', [1, (2.0, {'k': None})], o, key=b'x'",
+        "1, 'b', [1, (2.0, {'k': None})], o, key=b'x'", "1, 'a', [1, (2.5, {'k': None})], o, key=b'x'",
+        "1, 'a', [1, (2, {'k': None})], o, key=b'x'", "1, 'a', [1, (2.0, {'k': 0})], o, key=b'x'",
+        "1, 'a', [1, (2.0, {'l': None})], o, key=b'x'", "1, 'a', [1, (2.0, {'k': None, 'l': 1})], o, key=b'x'",
+        "1, 'a', [1, [2.0, {'k': None}]], o, key=b'x'", "1, 'a', (1, (2.0, {'k': None})), o, key=b'x'",
+        "1, 'a', [1, (2.0, {'k': None}), 3], o, key=b'x'", "1, 'a', [1, (2.0, {'k': None})], p, key=b'x'",
+        "1, 'a', [1, (2.0, {'k': None})], o, key=b'y'", "1, 'a', [1, (2.0, {'k': None})], o, other=b'x'",
+        "1, 'a', [1, (2.0, {'k': None})], o, b'x'", "1, 'a', [1, (2.0, {'k': None})], o", "1"})
+    CHECK(!fits(arguments, world, other));
+}
+
+TEST(the_order_of_keys_matters) {
+  PythonWorld world;
+  Call first(world, "{'a': 1, 'b': 2}, x=1, y=2");
+  Arguments arguments(first.call);
+  arguments.freeze();
+  CHECK(fits(arguments, world, "{'a': 1, 'b': 2}, x=1, y=2"));
+  CHECK(!fits(arguments, world, "{'b': 2, 'a': 1}, x=1, y=2"));
+  CHECK(!fits(arguments, world, "{'a': 1, 'b': 2}, y=2, x=1"));
+}
+
+TEST(zeros_differ_in_their_sign) {
+  PythonWorld world;
+  Call first(world, "0.0, 0j");
+  Arguments arguments(first.call);
+  CHECK(fits(arguments, world, "0.0, 0j"));
+  CHECK(!fits(arguments, world, "-0.0, 0j"));
+  CHECK(!fits(arguments, world, "0.0, -0j"));
+  CHECK(!fits(arguments, world, "0, 0j"));
+}
+
+TEST(a_container_that_is_passed_twice_is_refused) {
+  PythonWorld world("l, d, e = [1], {}, []\nself_containing = []\nself_containing.append(self_containing)");
+  for (const char* text : {"l, l", "[l], l", "d, d", "[d, d]", "self_containing", "e, e"})
+    CHECK(!Arguments(Call(world, text).call).refusal().empty());
+  CHECK_EQ(Arguments(Call(world, "(), ()").call).refusal(), "");
+  CHECK_EQ(Arguments(Call(world, "1, 1, 'a', 'a'").call).refusal(), "");
+}
+
+TEST(containers_that_were_two_do_not_match_one) {
+  PythonWorld world("l = [1]");
+  Call first(world, "[1], [1]");
+  Arguments arguments(first.call);
+  CHECK(fits(arguments, world, "[1], [1]"));
+  CHECK(!fits(arguments, world, "l, l"));
+}
+
+TEST(unusual_arguments_are_refused_in_words) {
+  PythonWorld world("class K: pass\nk = K()\ndeep = []\nfor _ in range(100): deep = [deep]\nbig = list(range(20000))");
+  CHECK_HAS(Arguments(Call(world, "{k: 1}").call).refusal(), "a key of type K");
+  CHECK_HAS(Arguments(Call(world, "deep").call).refusal(), "nested too deeply");
+  CHECK_HAS(Arguments(Call(world, "big").call).refusal(), "10,000 parts");
+}
+
+TEST(a_mismatch_is_explained_with_the_path) {
+  PythonWorld world;
+  Call first(world, "[1, {'k': (2, 3)}]");
+  Arguments arguments(first.call);
+  CHECK_HAS(arguments.explain(Call(world, "[1, {'k': (2, 4)}]").call), "args[0][1]['k'][1] is 4, was 3");
+  CHECK_HAS(arguments.explain(Call(world, "[1, {'k': (2, 'x')}]").call), "is a str, was a int");
+  CHECK_HAS(arguments.explain(Call(world, "[1, {'k': (2, 3, 4)}]").call), "another length");
+  CHECK_HAS(arguments.explain(Call(world, "1, 2").call), "other arguments");
+}
+
+TEST(arguments_let_go_of_containers_and_keep_objects) {
+  PythonWorld world("class C: pass\no, l = C(), [1]");
+  Call first(world, "o, l");
+  Py_ssize_t object = Py_REFCNT(world["o"]), list = Py_REFCNT(world["l"]);
+  {
+    Arguments arguments(first.call);
+    arguments.freeze();
+    CHECK_EQ(Py_REFCNT(world["o"]), object + 1);
+    CHECK_EQ(Py_REFCNT(world["l"]), list);
+  }
+  CHECK_EQ(Py_REFCNT(world["o"]), object);
+}
+
+TEST(atoms_are_compared_by_type_and_bits) {
+  PythonWorld world;
+  auto same = [&](const char* a, const char* b) {
+    return guard::same_atom(world.value(a).get(), world.value(b).get());
+  };
+  CHECK(same("10**30", "10**30") && same("'ab'", "''.join(['a', 'b'])") && same("None", "None") && same("1.5", "1.5"));
+  CHECK(!same("1", "True") && !same("1", "1.0") && !same("0.0", "-0.0") && !same("'a'", "b'a'"));
+  CHECK(!same("[]", "[]") && !same("()", "(1,)"));
+  for (const char* atom : {"1", "1.5", "'a'", "b'a'", "None", "True", "...", "NotImplemented", "2j"})
+    CHECK(guard::is_atom(world.value(atom).get()));
+  for (const char* other : {"[]", "()", "{}", "object()", "int", "range(3)", "type('S', (str,), {})('x')"})
+    CHECK(!guard::is_atom(world.value(other).get()));
+}
+
+// ---- tables of addresses
+
+TEST(a_pointer_set_holds_what_was_put_in) {
+  guard::PointerSet set;
+  std::vector<std::unique_ptr<int>> pointers;
+  for (int i = 0; i < 5000; ++i) {
+    pointers.push_back(std::make_unique<int>(i));
+    CHECK(!set.contains(pointers.back().get()));
+    CHECK(set.insert(pointers.back().get()));
+    CHECK(!set.insert(pointers.back().get()));
+  }
+  for (const auto& pointer : pointers) CHECK(set.contains(pointer.get()));
+  int other;
+  CHECK(!set.contains(&other));
+}
