@@ -91,8 +91,8 @@ void add_variant(State& state, std::shared_ptr<Variant> variant) {
   runtime::log(runtime::Log::Capture, state.name + ": compiled, " +
                                           std::to_string(variant->program.segment().op_count()) + " operations, " +
                                           std::to_string(variant->guards.size()) + " guards");
-  runtime::log(runtime::Log::Graph, variant->program.segment().text());
-  runtime::log(runtime::Log::Program, variant->program.text());
+  if (runtime::logs(runtime::Log::Graph)) runtime::log(runtime::Log::Graph, variant->program.segment().text());
+  if (runtime::logs(runtime::Log::Program)) runtime::log(runtime::Log::Program, variant->program.text());
   state.variants.insert(state.variants.begin(), std::move(variant));
   if (state.variants.size() > static_cast<size_t>(std::max<int64_t>(config().cache_limit, 1))) {
     state.variants.pop_back();

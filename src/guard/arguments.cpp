@@ -1,6 +1,7 @@
 // Guards on the arguments of a call.
 #include "guard/arguments.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "cpython/cpython.h"
@@ -14,7 +15,9 @@ using runtime::tensor_plug;
 
 bool is_atom(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
-  return object == Py_None || type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type ||
+  // Two NaNs of the same bits differ, unless they are the same object.
+  if (type == &PyFloat_Type) return !std::isnan(PyFloat_AS_DOUBLE(object));
+  return object == Py_None || type == &PyLong_Type || type == &PyBool_Type ||
          type == &PyUnicode_Type || type == &PyComplex_Type || type == &PyBytes_Type || object == Py_Ellipsis ||
          object == Py_NotImplemented || tensor_plug().is_immutable(type);
 }

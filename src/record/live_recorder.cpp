@@ -453,6 +453,8 @@ void LiveRecorder::call_as_leaf(const OperatorHandle& op, const SchemaInfo& info
 
 // A composite that reached us, as in inference mode: run its parts, which come back here one by one.
 void LiveRecorder::decompose(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const SchemaInfo& info = graph::schema_info(op);
+  if (info.foreign) fail("an operator that is not torch's own (" + info.name + ")");
   struct Restore {
     bool& flag;
     bool before = flag;

@@ -353,6 +353,11 @@ void Watch::finish_tensor_op(PyObject* callable, PyObject* result) {
   if (!alive()) return;
   if (is_tensor(result) || PyTuple_Check(result) || PyList_Check(result))
     return check_tensors(result, callable);
+  // The recording has noted the number that was asked for, or has failed.
+  std::string_view name = method_name(callable);
+  bool is_number = PyBool_Check(result) || PyLong_CheckExact(result) || PyFloat_CheckExact(result) ||
+                   PyComplex_CheckExact(result);
+  if (is_number && (name == "item" || name == "__bool__" || name == "__int__" || name == "__float__")) return;
   if (result != Py_None) give_up("the call asks " + callable_name(callable) + " for a value");
 }
 

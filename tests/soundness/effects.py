@@ -12,11 +12,9 @@ from torch import Tensor, nn
 
 from .runner import Case, base, program
 
-SETATTR = "object.__setattr__ on an object whose class defines __setattr__ is taken for the Python one"
-CONSTRUCTED = "whatever a class call returns is taken for new, also a cached instance"
 
 
-@program(SETATTR)
+@program()
 def module_attribute_written_and_not_read() -> Case:
     class Model(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -27,7 +25,7 @@ def module_attribute_written_and_not_read() -> Case:
     return Case(model.forward, lambda i: setattr(model, "width", None), observe=lambda: model.width)
 
 
-@program(SETATTR)
+@program()
 def module_keeps_its_last_output() -> Case:
     class Model(nn.Module):
         last: Any = None
@@ -41,7 +39,7 @@ def module_keeps_its_last_output() -> Case:
     return Case(model.forward, inputs=lambda i: (base() + i,), observe=lambda: model.last)
 
 
-@program(SETATTR)
+@program()
 def module_switched_to_eval_inside() -> Case:
     model = nn.Linear(4, 4)
     torch.nn.init.constant_(model.weight, 0.5)
@@ -54,7 +52,7 @@ def module_switched_to_eval_inside() -> Case:
     return Case(call, lambda i: model.train(), observe=lambda: model.training)
 
 
-@program(SETATTR)
+@program()
 def setattr_through_a_python_override() -> Case:
     class Record:
         mark: Any = None
@@ -83,7 +81,7 @@ def module_attribute_deleted() -> Case:
     return Case(model.forward, lambda i: setattr(model, "extra", 1), observe=lambda: hasattr(model, "extra"))
 
 
-@program(CONSTRUCTED)
+@program()
 def singleton_read() -> Case:
     class Single:
         instance: Any = None
@@ -96,7 +94,7 @@ def singleton_read() -> Case:
     return Case(lambda x: x * Single().scale, lambda i: setattr(single, "scale", i))
 
 
-@program(CONSTRUCTED)
+@program()
 def singleton_written() -> Case:
     class Single:
         instance: Any = None
@@ -115,7 +113,7 @@ def singleton_written() -> Case:
     return Case(call, observe=lambda: single.count)
 
 
-@program("a new object whose __dict__ is replaced by an older one is still taken for new")
+@program()
 def shared_dict_read() -> Case:
     everything = {"scale": 1}
 
@@ -126,7 +124,7 @@ def shared_dict_read() -> Case:
     return Case(lambda x: x * Shared().scale, lambda i: everything.update(scale=i))
 
 
-@program("a new object whose __dict__ is replaced by an older one is still taken for new")
+@program()
 def shared_dict_written() -> Case:
     everything = {"count": 0}
 
@@ -142,10 +140,9 @@ def shared_dict_written() -> Case:
     return Case(call, observe=lambda: dict(everything))
 
 
-SLOT_DICT = "a dict read from a C-level attribute of a new object is taken for its __dict__, and so for new"
 
 
-@program(SLOT_DICT)
+@program()
 def dict_behind_a_slot_of_a_new_object_read() -> Case:
     class Box:
         __slots__ = ("content",)
@@ -157,7 +154,7 @@ def dict_behind_a_slot_of_a_new_object_read() -> Case:
     return Case(lambda x: x * Box(settings).content["scale"], lambda i: settings.update(scale=i))
 
 
-@program(SLOT_DICT)
+@program()
 def dict_behind_a_slot_of_a_new_object_written() -> Case:
     class Box:
         __slots__ = ("content",)
@@ -174,7 +171,7 @@ def dict_behind_a_slot_of_a_new_object_written() -> Case:
     return Case(call, lambda i: settings.update(mark=i), observe=lambda: dict(settings))
 
 
-@program(SLOT_DICT)
+@program()
 def globals_of_a_new_function() -> Case:
     scope: dict[str, Any] = {"SCALE": 1}
     exec("def call(x):\n    def inner(): pass\n    return x * inner.__globals__['SCALE']\n", scope)
@@ -203,40 +200,39 @@ def _first_of_zip(stream: Stream) -> int:
     return 0
 
 
-STORED_ITERATOR = "an iterator that __iter__ hands out is taken for new, or is advanced from C unseen"
 
 
-@program(STORED_ITERATOR)
+@program()
 def stored_iterator_in_a_loop() -> Case:
     stream = Stream()
     return Case(lambda x: x * _first_of_loop(stream))
 
 
-@program(STORED_ITERATOR)
+@program()
 def stored_iterator_in_zip() -> Case:
     stream = Stream()
     return Case(lambda x: x * _first_of_zip(stream))
 
 
-@program(STORED_ITERATOR)
+@program()
 def stored_iterator_in_list() -> Case:
     stream = Stream()
     return Case(lambda x: x * len(list(stream)))
 
 
-@program(STORED_ITERATOR)
+@program()
 def stored_iterator_in_sum() -> Case:
     stream = Stream()
     return Case(lambda x: x * sum(stream))
 
 
-@program(STORED_ITERATOR)
+@program()
 def stored_iterator_in_a_display() -> Case:
     stream = Stream()
     return Case(lambda x: x * len([*stream]))
 
 
-@program(STORED_ITERATOR)
+@program()
 def stored_iterator_in_contains() -> Case:
     stream = Stream()
     return Case(lambda x: x * (2 if 3 in stream else 5))
@@ -248,7 +244,7 @@ def stored_iterator_through_next() -> Case:
     return Case(lambda x: x * next(iter(stream)))
 
 
-@program("what a cached function returned on a miss is taken for new, though the cache keeps it")
+@program()
 def list_kept_by_a_cache() -> Case:
     @functools.lru_cache
     def kept() -> list[int]:
@@ -261,7 +257,7 @@ def list_kept_by_a_cache() -> Case:
     return Case(call)
 
 
-@program("what a cached function returned on a miss is taken for new, though the cache keeps it")
+@program()
 def tensor_kept_by_a_cache() -> Case:
     @functools.lru_cache
     def kept() -> Tensor:
@@ -270,7 +266,7 @@ def tensor_kept_by_a_cache() -> Case:
     return Case(lambda x: x * kept().add_(1))
 
 
-@program("a property's setter is not looked at, only its getter")
+@program()
 def property_with_a_setter_in_c() -> Case:
     class Queue(collections.deque):  # type: ignore[type-arg]
         last = property(lambda self: self[-1], collections.deque.append)
@@ -432,7 +428,7 @@ def overlapping_arguments() -> Case:
     return Case(call, inputs=lambda i: (memory[:4], memory[i % 4 : i % 4 + 4]), observe=lambda: memory)
 
 
-@program("constants are shared between runs when an operator that makes views does not say so")
+@program()
 def constant_written_through_an_unmarked_view() -> Case:
     def call(x: Tensor) -> Tensor:
         first, second = torch.unsafe_chunk(torch.tensor([1.0, 2.0, 3.0, 4.0]), 2)

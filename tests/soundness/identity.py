@@ -11,7 +11,6 @@ from torch import Tensor
 
 from .runner import Case, base, program
 
-HASHED = "hash and id of an argument are taken for constants"
 
 
 def _two_tensors() -> tuple[Tensor, Tensor]:
@@ -22,35 +21,35 @@ def _alternate(one: Any, two: Any) -> Any:
     return lambda i: ((two, one)[i % 2],)
 
 
-@program(HASHED)
+@program()
 def table_keyed_by_id() -> Case:
     one, two = _two_tensors()
     table = {id(one): 10}
     return Case(lambda x: x * table.get(id(x), 1), inputs=_alternate(one, two))
 
 
-@program(HASHED)
+@program()
 def ids_collected_in_a_set() -> Case:
     one, two = _two_tensors()
     known = [one]
     return Case(lambda x: x * (10 if id(x) in {id(t) for t in known} else 1), inputs=_alternate(one, two))
 
 
-@program(HASHED)
+@program()
 def table_keyed_by_tensors() -> Case:
     one, two = _two_tensors()
     table = {one: 10}
     return Case(lambda x: x * table.get(x, 1), inputs=_alternate(one, two))
 
 
-@program(HASHED)
+@program()
 def set_of_tensors() -> Case:
     one, two = _two_tensors()
     known = {one}
     return Case(lambda x: x * (10 if x in known else 1), inputs=_alternate(one, two))
 
 
-@program(HASHED)
+@program()
 def id_of_a_list_passed_in() -> Case:
     one, two = [1], [1]
     known = {id(one)}
@@ -59,7 +58,7 @@ def id_of_a_list_passed_in() -> Case:
     )
 
 
-@program(HASHED)
+@program()
 def function_cached_by_tensor() -> Case:
     kept = base()
 
@@ -71,13 +70,13 @@ def function_cached_by_tensor() -> Case:
     return Case(lambda x: doubled(x) + 1, lambda i: kept.add_(1), lambda i: (other if i == 3 else kept,))
 
 
-@program("operator.is_ is not treated like the `is` operator")
+@program()
 def operator_is() -> Case:
     one, two = _two_tensors()
     return Case(lambda x: x * (10 if operator.is_(x, one) else 1), inputs=_alternate(one, two))
 
 
-@program("operator.is_ is not treated like the `is` operator")
+@program()
 def operator_is_not() -> Case:
     one, two = _two_tensors()
     return Case(lambda x: x * (10 if operator.is_not(x, one) else 1), inputs=_alternate(one, two))
@@ -90,7 +89,7 @@ def is_a_known_tensor() -> Case:
     return Case(lambda x: x * (10 if any(x is t for t in known) else 1), inputs=_alternate(one, two))
 
 
-@program("two containers passed in are taken for different objects for good")
+@program()
 def same_list_passed_twice() -> Case:
     numbers = [1, 2]
     return Case(
@@ -110,7 +109,7 @@ def same_tensor_passed_twice() -> Case:
     return Case(call, inputs=lambda i: (kept, kept) if i % 2 else (kept, base()))
 
 
-@program("floats are compared by their bits where Python compares identity first")
+@program()
 def nan_in_a_tuple() -> Case:
     nan = math.nan
     return Case(
@@ -119,10 +118,9 @@ def nan_in_a_tuple() -> Case:
     )
 
 
-TENSOR_ATTRIBUTE = "attributes set on a tensor are guarded on the first tensor that was passed, not on the present one"
 
 
-@program(TENSOR_ATTRIBUTE)
+@program()
 def attribute_of_a_tensor_passed_in() -> Case:
     def inputs(i: int) -> tuple[Tensor]:
         x = base()
@@ -133,7 +131,7 @@ def attribute_of_a_tensor_passed_in() -> Case:
     return Case(lambda x: x * getattr(x, "scale", 1), inputs=inputs)
 
 
-@program(TENSOR_ATTRIBUTE)
+@program()
 def presence_of_an_attribute_of_a_tensor() -> Case:
     def inputs(i: int) -> tuple[Tensor]:
         x = base()
@@ -144,7 +142,7 @@ def presence_of_an_attribute_of_a_tensor() -> Case:
     return Case(lambda x: x * 2 if hasattr(x, "mark") else x * 3, inputs=inputs)
 
 
-@program(TENSOR_ATTRIBUTE)
+@program()
 def method_shadowed_on_a_tensor() -> Case:
     def inputs(i: int) -> tuple[Tensor]:
         x = base()

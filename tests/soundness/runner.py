@@ -36,19 +36,18 @@ class Case:
 @dataclass
 class Program:
     build: Callable[[], Case]
-    bug: str  # what is wrong today, or empty
     grad: bool  # runs with grad mode on
 
 
 PROGRAMS: dict[str, Program] = {}
 
 
-def program(bug: str = "", grad: bool = False) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
-    """Registers a program. One with a known bug is expected to fail, and to be noticed when it no longer does."""
+def program(grad: bool = False) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
+    """Registers a program."""
 
     def register(build: Callable[[], Case]) -> Callable[[], Case]:
         assert build.__name__ not in PROGRAMS, f"two programs are called {build.__name__}"
-        PROGRAMS[build.__name__] = Program(build, bug, grad)
+        PROGRAMS[build.__name__] = Program(build, grad)
         return build
 
     return register

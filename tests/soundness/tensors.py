@@ -39,20 +39,19 @@ LIBRARY.define("total(Tensor x) -> int")
 LIBRARY.impl("total", lambda x: int(x.sum()), "CPU")
 ops = torch.ops.magneto_soundness
 
-FILLED_BY_HAND = "elements that torch.tensor reads from tensors are taken for constants"
 
 
-@program(FILLED_BY_HAND)
+@program()
 def tensor_made_of_tensors() -> Case:
     return Case(lambda x: torch.tensor([x[0], x[1] * 2]) + 1, inputs=lambda i: (base() + i,))
 
 
-@program(FILLED_BY_HAND)
+@program()
 def as_tensor_of_tensors() -> Case:
     return Case(lambda x: torch.as_tensor([[x[0]], [x.sum()]]) + 1, inputs=lambda i: (base() + i,))
 
 
-@program(FILLED_BY_HAND)
+@program()
 def new_tensor_of_tensors() -> Case:
     return Case(lambda x: x.new_tensor([x[0], 1.0]) + 1, inputs=lambda i: (base() + i,))
 
@@ -65,14 +64,13 @@ def tensor_copied_from_a_tensor() -> Case:
     return Case(call, inputs=lambda i: (base() + i,))
 
 
-CAUGHT = "an error that an operator raises at a compiled call is not seen by the handlers of the program"
 
 
 def _indices(i: int) -> tuple[Tensor, Tensor]:
     return base(), torch.tensor([2 * i])
 
 
-@program(CAUGHT)
+@program()
 def index_error_caught() -> Case:
     def call(x: Tensor, index: Tensor) -> Tensor:
         try:
@@ -83,7 +81,7 @@ def index_error_caught() -> Case:
     return Case(call, inputs=_indices)
 
 
-@program(CAUGHT)
+@program()
 def index_error_suppressed() -> Case:
     def call(x: Tensor, index: Tensor) -> Tensor:
         with contextlib.suppress(IndexError):
@@ -93,7 +91,7 @@ def index_error_suppressed() -> Case:
     return Case(call, inputs=_indices)
 
 
-@program(CAUGHT)
+@program()
 def index_error_caught_after_a_write() -> Case:
     count = torch.zeros(1)
 
@@ -107,7 +105,7 @@ def index_error_caught_after_a_write() -> Case:
     return Case(call, inputs=_indices, observe=lambda: count)
 
 
-@program(CAUGHT)
+@program()
 def write_in_a_finally() -> Case:
     level = torch.zeros(1)
 
@@ -121,7 +119,7 @@ def write_in_a_finally() -> Case:
     return Case(call, inputs=_indices, observe=lambda: level)
 
 
-@program(CAUGHT)
+@program()
 def failed_factorisation_caught() -> Case:
     def call(x: Tensor) -> Tensor:
         try:
@@ -132,7 +130,7 @@ def failed_factorisation_caught() -> Case:
     return Case(call, inputs=lambda i: (base() - 2 * i,))
 
 
-@program("operators whose result is not used are dropped, together with the errors they would raise")
+@program()
 def error_of_an_unused_result() -> Case:
     def call(x: Tensor, index: Tensor) -> Tensor:
         x[index]
@@ -146,12 +144,12 @@ def error_that_surfaces() -> Case:
     return Case(lambda x, index: x[index] * 2, inputs=_indices)
 
 
-@program("the sizes of what a custom operator returns are taken for constants")
+@program()
 def custom_operator_with_sizes_from_contents() -> Case:
     return Case(lambda x: x * ops.above_two(x).shape[0], inputs=lambda i: (base() + i,))
 
 
-@program("the sizes of what a custom operator returns are taken for constants")
+@program()
 def custom_operator_with_sizes_from_contents_viewed() -> Case:
     def call(x: Tensor) -> Tensor:
         found = ops.above_two(x)
@@ -170,7 +168,7 @@ def custom_composite_operator() -> Case:
     return Case(lambda x: ops.composite(x), lambda i: factor.__setitem__(0, i), observe=calls_since_last_asked)
 
 
-@program("a composite operator written in Python runs unwatched when autograd is skipped")
+@program()
 def custom_composite_operator_in_inference_mode() -> Case:
     with torch.inference_mode():
         x = base()
@@ -196,20 +194,20 @@ def script(source: str) -> Any:
         return torch.jit.CompilationUnit(source).call  # type: ignore[no-untyped-call]
 
 
-@program("the storage offset that a script function reads is taken for a constant")
+@program()
 def script_function_that_reads_the_storage_offset() -> Case:
     scripted = script("def call(x: Tensor) -> Tensor:\n    return x.as_strided([2], [1], x.storage_offset() + 1) * 2\n")
     memory = torch.arange(40.0)
     return Case(lambda x: scripted(x) + 1, inputs=lambda i: (memory[4 * i : 4 * i + 4],))
 
 
-@program("a script function that seeds the generator is taken for one that only computes")
+@program()
 def script_function_that_seeds() -> Case:
     scripted = script("def call(x: Tensor) -> Tensor:\n    torch.manual_seed(3)\n    return x + torch.rand(4)\n")
     return Case(lambda x: scripted(x) + torch.rand(4), lambda i: torch.rand(i))
 
 
-@program("what a script function does on another thread is not recorded")
+@program()
 def script_function_that_forks() -> Case:
     scripted = script(
         "def add_one(x: Tensor) -> Tensor:\n    return x.add_(1)\n"
