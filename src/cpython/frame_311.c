@@ -21,9 +21,7 @@ void mg_frame_read(mg_frame* frame, mg_frame_view* view) {
   view->first_code_unit = (const uint16_t*)_PyCode_CODE(frame->f_code);
   view->executing = (const uint16_t**)&frame->prev_instr;
   view->generator =
-      frame->owner == FRAME_OWNED_BY_GENERATOR
-          ? (PyObject*)((char*)frame - offsetof(PyGenObject, gi_iframe))
-          : NULL;
+      frame->owner == FRAME_OWNED_BY_GENERATOR ? (PyObject*)((char*)frame - offsetof(PyGenObject, gi_iframe)) : NULL;
 }
 
 int mg_frame_next_instruction(mg_frame* frame) { return _PyInterpreterFrame_LASTI(frame) + 1; }
@@ -42,19 +40,13 @@ void mg_frame_give_back(PyThreadState* thread, mg_frame* frame, mg_frame* previo
   thread->cframe->current_frame = previous;
 }
 
-void mg_frame_resume_before(mg_frame* frame, int index) {
-  frame->prev_instr = _PyCode_CODE(frame->f_code) + index - 1;
-}
+void mg_frame_resume_before(mg_frame* frame, int index) { frame->prev_instr = _PyCode_CODE(frame->f_code) + index - 1; }
 
-void mg_generator_suspended(PyObject* generator) {
-  ((PyGenObject*)generator)->gi_frame_state = FRAME_SUSPENDED;
-}
+void mg_generator_suspended(PyObject* generator) { ((PyGenObject*)generator)->gi_frame_state = FRAME_SUSPENDED; }
 
 PyCodeObject* mg_frame_code(mg_frame* frame) { return frame->f_code; }
 
-bool mg_must_break(PyThreadState* thread) {
-  return _Py_atomic_load_relaxed(&thread->interp->ceval.eval_breaker) != 0;
-}
+bool mg_must_break(PyThreadState* thread) { return _Py_atomic_load_relaxed(&thread->interp->ceval.eval_breaker) != 0; }
 
 int mg_serve_break(PyThreadState* thread) {
   if (Py_MakePendingCalls() < 0) return -1;

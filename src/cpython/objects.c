@@ -86,7 +86,6 @@ bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyOb
   return true;
 }
 
-
 PyObject* mg_lru_cache_dict(PyObject* wrapper) {
   struct lru_cache {
     PyObject_HEAD

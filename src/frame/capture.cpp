@@ -28,8 +28,7 @@ std::string current_exception_name() {
 void build(trace::Watch& watch, PyObject* result, std::unique_ptr<runtime::GlobalState> global_state,
            Variant* variant) {
   if (!watch.ended_cleanly()) return;
-  if (!global_state->holds())
-    return watch.give_up("the call leaves torch's state changed: " + global_state->explain());
+  if (!global_state->holds()) return watch.give_up("the call leaves torch's state changed: " + global_state->explain());
   if (!watch.recording->op_count() && !runtime::config().without_tensors)
     return watch.give_up("the call does no tensor work");
   std::vector<PyObject*> outputs;
@@ -78,8 +77,10 @@ Capture capture(PyObject* function, const guard::CallArguments& call) {
   capture.result = py::Ref::steal(watch.call(function, call.values, call.positional, call.keyword_names));
   double called = now_ms();
   try {
-    if (!capture.result) watch.give_up("the call raised " + current_exception_name());
-    else if (watch.alive()) build(watch, capture.result.get(), std::move(global_state), variant.get());
+    if (!capture.result)
+      watch.give_up("the call raised " + current_exception_name());
+    else if (watch.alive())
+      build(watch, capture.result.get(), std::move(global_state), variant.get());
   } catch (const InternalError& bug) {
     watch.give_up(std::string("internal error: ") + bug.what());
     runtime::warn_once(std::string("magneto: ") + bug.what() + "; the function runs eagerly. Please report this.");

@@ -239,12 +239,11 @@ PyObject* describe_variant(const Variant& variant) {
     py::Ref text = py::Ref::steal(PyUnicode_FromString(line.c_str()));
     if (!guards || !text || PyList_Append(guards.get(), text.get()) < 0) return nullptr;
   }
-  return Py_BuildValue("{s:n, s:s, s:s, s:O, s:L, s:d, s:d, s:n}", "ops",
-                       static_cast<Py_ssize_t>(variant.program.segment().op_count()), "graph",
-                       variant.program.segment().text().c_str(), "program", variant.program.text().c_str(), "guards",
-                       guards.get(), "hits", static_cast<long long>(variant.hits), "watch_ms", variant.watch_ms,
-                       "build_ms", variant.build_ms, "guard_count",
-                       static_cast<Py_ssize_t>(variant.guards.size() + variant.arguments.node_count()));
+  return Py_BuildValue(
+      "{s:n, s:s, s:s, s:O, s:L, s:d, s:d, s:n}", "ops", static_cast<Py_ssize_t>(variant.program.segment().op_count()),
+      "graph", variant.program.segment().text().c_str(), "program", variant.program.text().c_str(), "guards",
+      guards.get(), "hits", static_cast<long long>(variant.hits), "watch_ms", variant.watch_ms, "build_ms",
+      variant.build_ms, "guard_count", static_cast<Py_ssize_t>(variant.guards.size() + variant.arguments.node_count()));
 }
 
 PyObject* variants(PyObject* object, PyObject*) {
@@ -258,7 +257,7 @@ PyObject* variants(PyObject* object, PyObject*) {
 
 PyObject* state_name(PyObject* object, PyObject*) {
   const State& state = *as_compiled(object)->state;
-  const char* name = !state.variants.empty() ? "compiled"
+  const char* name = !state.variants.empty()                                                        ? "compiled"
                      : mg_why_unsupported() || state.failures_in_a_row >= config().capture_attempts ? "eager"
                                                                                                     : "new";
   return PyUnicode_FromString(name);
@@ -296,9 +295,7 @@ PyObject* guard_ns(PyObject* object, PyObject* const* args, Py_ssize_t count, Py
   return nullptr;
 }
 
-PyObject* get_name(PyObject* object, void*) {
-  return PyUnicode_FromString(as_compiled(object)->state->name.c_str());
-}
+PyObject* get_name(PyObject* object, void*) { return PyUnicode_FromString(as_compiled(object)->state->name.c_str()); }
 
 PyMethodDef kMethods[] = {
     {"variants", variants, METH_NOARGS, "What was compiled, most recently used first."},
@@ -317,10 +314,9 @@ PyMemberDef kMembers[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(CompiledFunction, weak_references), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
-PyGetSetDef kGetSets[] = {
-    {"name", get_name, nullptr, "Its name in logs and reports.", nullptr},
-    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
-    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyGetSetDef kGetSets[] = {{"name", get_name, nullptr, "Its name in logs and reports.", nullptr},
+                          {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+                          {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyType_Slot kSlots[] = {{Py_tp_new, (void*)create},
                         {Py_tp_dealloc, (void*)destroy},

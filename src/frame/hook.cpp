@@ -8,11 +8,24 @@ namespace magneto::frame {
 
 namespace {
 
+PyObject* evaluate(PyThreadState* thread, mg_frame* frame, int throwing);
+
+void uninstall() {
+  auto& state = runtime::process_state();
+  if (!state.hook_installed || mg_get_eval_function() != evaluate) return;
+  mg_set_eval_function(state.previous_evaluator);
+  state.previous_evaluator = nullptr;
+  state.hook_installed = false;
+}
+
 PyObject* evaluate(PyThreadState* thread, mg_frame* frame, int throwing) {
   trace::Watch* watch = trace::Watch::current();
   if (watch && watch->alive()) return trace::watch_frame(thread, frame, throwing);
-  mg_eval_function previous = runtime::process_state().previous_evaluator;
-  return previous ? previous(thread, frame, throwing) : mg_eval_default(thread, frame, throwing);
+  auto& state = runtime::process_state();
+  mg_eval_function previous = state.previous_evaluator ? state.previous_evaluator : mg_eval_default;
+  // Under a hook CPython spends C stack on every call. Once the only watch has given up, the hook is in the way.
+  if (watch && state.hook_users == 1) uninstall();
+  return previous(thread, frame, throwing);
 }
 
 }  // namespace
@@ -28,11 +41,7 @@ HookScope::HookScope() {
 }
 
 HookScope::~HookScope() {
-  auto& state = runtime::process_state();
-  if (--state.hook_users > 0 || mg_get_eval_function() != evaluate) return;
-  mg_set_eval_function(state.previous_evaluator);
-  state.previous_evaluator = nullptr;
-  state.hook_installed = false;
+  if (--runtime::process_state().hook_users == 0) uninstall();
 }
 
 bool hook_installed() { return mg_get_eval_function() == evaluate; }

@@ -17,9 +17,9 @@ bool is_atom(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
   // Two NaNs of the same bits differ, unless they are the same object.
   if (type == &PyFloat_Type) return !std::isnan(PyFloat_AS_DOUBLE(object));
-  return object == Py_None || type == &PyLong_Type || type == &PyBool_Type ||
-         type == &PyUnicode_Type || type == &PyComplex_Type || type == &PyBytes_Type || object == Py_Ellipsis ||
-         object == Py_NotImplemented || tensor_plug().is_immutable(type);
+  return object == Py_None || type == &PyLong_Type || type == &PyBool_Type || type == &PyUnicode_Type ||
+         type == &PyComplex_Type || type == &PyBytes_Type || object == Py_Ellipsis || object == Py_NotImplemented ||
+         tensor_plug().is_immutable(type);
 }
 
 bool same_atom(PyObject* a, PyObject* b) {
@@ -106,7 +106,8 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
   } else if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
     node.kind = PyTuple_CheckExact(value) ? Kind::Tuple : Kind::List;
     node.size = PySequence_Fast_GET_SIZE(value);
-    if (!containers_.insert(value) && node.size) refusal_ = "argument " + name + " is passed twice";
+    bool is_empty_tuple = node.kind == Kind::Tuple && !node.size;  // there is only one
+    if (!containers_.insert(value) && !is_empty_tuple) refusal_ = "argument " + name + " is passed twice";
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
       add(PySequence_Fast_GET_ITEM(value, i), self, i, nullptr, name + "[" + std::to_string(i) + "]");
   } else if (PyDict_CheckExact(value)) {
@@ -226,8 +227,7 @@ void Arguments::describe(std::vector<std::string>* lines) const {
       case Kind::Tensor: lines->push_back(node.name + " matches the tensor it was"); break;
       case Kind::Atom: lines->push_back(node.name + " == " + repr(node.expected.get())); break;
       case Kind::Object: lines->push_back(node.name + " is the same " + node.type->tp_name); break;
-      default:
-        lines->push_back(node.name + " is a " + node.type->tp_name + " with the same layout");
+      default: lines->push_back(node.name + " is a " + node.type->tp_name + " with the same layout");
     }
   }
 }

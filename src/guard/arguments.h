@@ -53,15 +53,15 @@ class Arguments {
   enum class Kind : uint8_t { Tensor, Atom, Tuple, List, Dict, Object };
   struct Node {
     Kind kind;
-    int parent;         // -1: the call itself
-    Py_ssize_t index;   // position in the call, tuple or list
-    py::Ref key;        // of a dict
+    int parent;        // -1: the call itself
+    Py_ssize_t index;  // position in the call, tuple or list
+    py::Ref key;       // of a dict
     PyTypeObject* type;
-    Py_ssize_t size;    // of a tuple or list
-    int tensor;         // index among the tensors
-    py::Ref expected;   // an atom's value, a dict's keys, or the object that identity is guarded for
-    PyObject* seen;     // the object of the first call; null once frozen
-    std::string name;   // for people: `args[0]['mask']`
+    Py_ssize_t size;   // of a tuple or list
+    int tensor;        // index among the tensors
+    py::Ref expected;  // an atom's value, a dict's keys, or the object that identity is guarded for
+    PyObject* seen;    // the object of the first call; null once frozen
+    std::string name;  // for people: `args[0]['mask']`
   };
 
   void add(PyObject* value, int parent, Py_ssize_t index, PyObject* key, std::string name);

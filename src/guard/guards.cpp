@@ -50,6 +50,35 @@ void collect_slots(PyTypeObject* type, std::vector<const void*>* slots) {
   add_table(type->tp_as_async, sizeof(PyAsyncMethods));
 }
 
+// The members of a set, or the keys of an OrderedDict in its own order; never runs Python code. Null: no error is set.
+py::Ref items_in_order(PyObject* object) {
+  PyTypeObject* type = PyODict_Check(object) ? &PyODict_Type : &PySet_Type;
+  py::Ref iterator = py::Ref::steal(type->tp_iter(object));
+  py::Ref list = iterator ? py::Ref::steal(PySequence_List(iterator.get())) : py::Ref();
+  if (!list) PyErr_Clear();
+  return list;
+}
+
+std::vector<py::Ref> to_vector(PyObject* list) {
+  std::vector<py::Ref> items;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) items.push_back(py::Ref::borrow(PyList_GET_ITEM(list, i)));
+  return items;
+}
+
+// Special methods that CPython looks up by name, or whose slot does not show that they were replaced.
+const std::vector<PyObject*>& slotless_names() {
+  static const auto& names = *[] {
+    auto* all = new std::vector<PyObject*>;
+    for (const char* name :
+         {"__reversed__", "__format__", "__missing__", "__class_getitem__", "__instancecheck__", "__subclasscheck__",
+          "__length_hint__", "__round__", "__trunc__", "__floor__", "__ceil__", "__bytes__", "__complex__",
+          "__getitem__", "__setitem__", "__contains__", "__get__", "__set__", "keys"})
+      all->push_back(PyUnicode_InternFromString(name));
+    return all;
+  }();
+  return names;
+}
+
 }  // namespace
 
 Guards::Guards() : state_checks_(tensor_plug().tensor_checks()) {}
@@ -89,6 +118,10 @@ void Guards::read_items(PyObject* dict) {
   PyObject *key, *value;
   while (PyDict_Next(dict, &position, &key, &value))
     guard.items.push_back({py::Ref::borrow(key), py::Ref::borrow(value)});
+  // An OrderedDict has an order of its own, which versions do not show.
+  if (!PyODict_Check(dict) || PyDict_GET_SIZE(dict) < 2) return;
+  py::Ref order = items_in_order(dict);
+  if (order) sets_.push_back({py::Ref::borrow(dict), to_vector(order.get())});
 }
 
 void Guards::read_list(PyObject* list) {
@@ -100,11 +133,8 @@ void Guards::read_list(PyObject* list) {
 
 void Guards::read_set(PyObject* set) {
   if (!seen_.insert(set)) return;
-  py::Ref items = py::Ref::steal(PySequence_List(set));
-  if (!items) return PyErr_Clear();
-  sets_.push_back({py::Ref::borrow(set), {}});
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i)
-    sets_.back().items.push_back(py::Ref::borrow(PyList_GET_ITEM(items.get(), i)));
+  py::Ref items = items_in_order(set);
+  if (items) sets_.push_back({py::Ref::borrow(set), to_vector(items.get())});
 }
 
 void Guards::read_cell(PyObject* cell) {
@@ -116,6 +146,10 @@ void Guards::read_instance(PyObject* object) {
   if (!seen_instances_.insert(object)) return;
   PyObject** slot = mg_dict_slot(object);
   instances_.push_back({py::Ref::borrow(object), Py_TYPE(object), slot, slot ? *slot : nullptr});
+}
+
+void Guards::read_class(PyObject* object) {
+  if (seen_instances_.insert(object)) instances_.push_back({py::Ref::borrow(object), Py_TYPE(object), nullptr, nullptr});
 }
 
 void Guards::read_type(PyTypeObject* type, PyObject* name) {
@@ -143,6 +177,7 @@ void Guards::read_specials(PyTypeObject* type) {
     }
   }
   for (PyObject* name : names) read_type(type, name);
+  for (PyObject* name : slotless_names()) read_type(type, name);
 }
 
 bool Guards::read_function(PyFunctionObject* function) {
@@ -275,12 +310,8 @@ bool Guards::ListGuard::holds() const {
       if (PyList_GET_ITEM(object, i) != items[i].get()) return false;
     return true;
   }
-  if (static_cast<size_t>(PySet_GET_SIZE(object)) != items.size()) return false;
-  py::Ref now = py::Ref::steal(PySequence_List(object));
-  if (!now) {
-    PyErr_Clear();
-    return false;
-  }
+  py::Ref now = items_in_order(object);
+  if (!now || static_cast<size_t>(PyList_GET_SIZE(now.get())) != items.size()) return false;
   for (size_t i = 0; i < items.size(); ++i)
     if (PyList_GET_ITEM(now.get(), i) != items[i].get()) return false;
   return true;
@@ -300,10 +331,10 @@ const char* Guards::check(std::string* why) {
     if (why) *why = text();
     return kind;
   };
-  if (global_state_ && !global_state_->holds())
-    return fail("global state", [&] { return global_state_->explain(); });
+  if (global_state_ && !global_state_->holds()) return fail("global state", [&] { return global_state_->explain(); });
   for (DictGuard& guard : dicts_) {
-    if (mg_dict_version(guard.dict.get()) == guard.version || guard.recheck()) [[likely]] continue;
+    if (mg_dict_version(guard.dict.get()) == guard.version || guard.recheck()) [[likely]]
+      continue;
     return fail("dict", [&] {
       for (const Entry& entry : guard.keys)
         if (get_key(guard.dict.get(), entry.key.get()) != entry.value.get())
@@ -312,12 +343,15 @@ const char* Guards::check(std::string* why) {
     });
   }
   for (const InstanceGuard& guard : instances_) {
-    if (Py_TYPE(guard.object.get()) == guard.type && (!guard.slot || *guard.slot == guard.dict)) [[likely]] continue;
-    return fail("instance", [&] { return "the class or __dict__ of a " + std::string(guard.type->tp_name) + " was replaced"; });
+    if (Py_TYPE(guard.object.get()) == guard.type && (!guard.slot || *guard.slot == guard.dict)) [[likely]]
+      continue;
+    return fail("instance",
+                [&] { return "the class or __dict__ of a " + std::string(guard.type->tp_name) + " was replaced"; });
   }
   for (TypeGuard& guard : types_) {
     unsigned version = mg_type_version((PyTypeObject*)guard.type.get());
-    if ((version && version == guard.version) || guard.recheck()) [[likely]] continue;
+    if ((version && version == guard.version) || guard.recheck()) [[likely]]
+      continue;
     return fail("type", [&] {
       auto* type = (PyTypeObject*)guard.type.get();
       for (const Entry& entry : guard.names)
@@ -329,29 +363,38 @@ const char* Guards::check(std::string* why) {
   for (const FunctionGuard& guard : functions_) {
     auto* function = (PyFunctionObject*)guard.function.get();
     if (function->func_code == guard.code.get() && function->func_defaults == guard.defaults.get() &&
-        function->func_kwdefaults == guard.keyword_defaults.get()) [[likely]] continue;
-    return fail("function", [&] { return "the code or defaults of function " + quoted(function->func_qualname) + " were replaced"; });
+        function->func_kwdefaults == guard.keyword_defaults.get()) [[likely]]
+      continue;
+    return fail("function", [&] {
+      return "the code or defaults of function " + quoted(function->func_qualname) + " were replaced";
+    });
   }
   for (const Entry& entry : cells_) {
-    if (PyCell_GET(entry.key.get()) == entry.value.get()) [[likely]] continue;
+    if (PyCell_GET(entry.key.get()) == entry.value.get()) [[likely]]
+      continue;
     return fail("cell", [&] { return std::string("a variable of an enclosing function was changed"); });
   }
   for (const ListGuard& guard : lists_) {
-    if (guard.holds()) [[likely]] continue;
+    if (guard.holds()) [[likely]]
+      continue;
     return fail("list", [&] { return std::string("the contents of a list were changed"); });
   }
   for (const ListGuard& guard : sets_) {
-    if (guard.holds()) [[likely]] continue;
+    if (guard.holds()) [[likely]]
+      continue;
     return fail("set", [&] { return std::string("the contents of a set were changed"); });
   }
   for (const SlotGuard& guard : slots_) {
-    if (guard.place && *guard.place == guard.value.get()) [[likely]] continue;
+    if (guard.place && *guard.place == guard.value.get()) [[likely]]
+      continue;
     PyObject* descriptor = guard.descriptor.get();
-    py::Ref now = py::Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, guard.object.get(),
-                                                                   (PyObject*)Py_TYPE(guard.object.get())));
+    py::Ref now = py::Ref::steal(
+        Py_TYPE(descriptor)->tp_descr_get(descriptor, guard.object.get(), (PyObject*)Py_TYPE(guard.object.get())));
     if (!now) PyErr_Clear();
     if (now.get() == guard.value.get() || (now && guard.value && same_atom(now.get(), guard.value.get()))) continue;
-    return fail("attribute", [&] { return "an attribute of a " + std::string(Py_TYPE(guard.object.get())->tp_name) + " was changed"; });
+    return fail("attribute", [&] {
+      return "an attribute of a " + std::string(Py_TYPE(guard.object.get())->tp_name) + " was changed";
+    });
   }
   for (const Entry& entry : context_) {
     PyObject* value = nullptr;

@@ -28,6 +28,7 @@ class Guards {
   void read_set(PyObject* set);
   void read_cell(PyObject* cell);
   void read_instance(PyObject* object);  // its type and which dict is its __dict__
+  void read_class(PyObject* object);     // of a module or class: its type only
   void read_type(PyTypeObject* type, PyObject* name);
   void read_specials(PyTypeObject* type);  // every special method, found or not
   bool read_function(PyFunctionObject* function);

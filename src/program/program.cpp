@@ -132,7 +132,7 @@ PyObject* Program::build_instance(const Recipe& recipe, const uint32_t* operands
 }
 
 std::string Program::text() const {
-  static constexpr const char* kNames[] = {"argument", "constant", "output", "tuple",  "list",
+  static constexpr const char* kNames[] = {"argument", "constant", "output",      "tuple",  "list",
                                            "dict",     "set",      "named tuple", "struct", "instance"};
   std::string text = "segment: " + std::to_string(segment_->op_count()) + " operations, " +
                      std::to_string(segment_->output_count()) + " outputs\n";
@@ -148,7 +148,9 @@ std::string Program::text() const {
       }
       case Op::NamedTuple:
       case Op::Struct: text += std::string(" ") + ((PyTypeObject*)constants_[instruction.index].get())->tp_name; break;
-      case Op::Instance: text += std::string(" ") + ((PyTypeObject*)recipes_[instruction.index].type.get())->tp_name; break;
+      case Op::Instance:
+        text += std::string(" ") + ((PyTypeObject*)recipes_[instruction.index].type.get())->tp_name;
+        break;
       default: break;
     }
     for (uint32_t k = 0; k < instruction.operand_count; ++k)

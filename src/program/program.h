@@ -15,16 +15,16 @@
 namespace magneto::program {
 
 enum class Op : uint8_t {
-  Argument,   // index: the node of guard::Arguments
-  Constant,   // index: into the constants
-  Output,     // index: of the segment's outputs
-  Tuple,      // operands: items
-  List,       // operands: items
-  Dict,       // operands: key, value, key, value, ...
-  Set,        // operands: items
-  NamedTuple, // index: the constant that holds the type; operands: items
-  Struct,     // index: the constant that holds the type (torch.return_types); operands: items
-  Instance,   // index: the recipe; operands: the values it asks for
+  Argument,    // index: the node of guard::Arguments
+  Constant,    // index: into the constants
+  Output,      // index: of the segment's outputs
+  Tuple,       // operands: items
+  List,        // operands: items
+  Dict,        // operands: key, value, key, value, ...
+  Set,         // operands: items
+  NamedTuple,  // index: the constant that holds the type; operands: items
+  Struct,      // index: the constant that holds the type (torch.return_types); operands: items
+  Instance,    // index: the recipe; operands: the values it asks for
 };
 
 struct Instruction {
@@ -37,9 +37,9 @@ struct Instruction {
 struct Recipe {
   py::Ref type;
   enum class Base : uint8_t { Object, Dict, OrderedDict, List } base = Base::Object;
-  uint32_t item_count = 0;             // operands first: items of a list, or keys and values of a dict
-  std::vector<py::Ref> attributes;     // then one value per entry of __dict__
-  std::vector<py::Ref> slots;          // then one value per __slots__ descriptor
+  uint32_t item_count = 0;          // operands first: items of a list, or keys and values of a dict
+  std::vector<py::Ref> attributes;  // then one value per entry of __dict__
+  std::vector<py::Ref> slots;       // then one value per __slots__ descriptor
 };
 
 class Program {

@@ -63,7 +63,7 @@ struct Known {
 struct StorageUsers {
   StorageUsers(WeakStorage held, ValueId first) : storage(std::move(held)), memory(first) {}
   WeakStorage storage;
-  ValueId memory;  // the first value that lives here
+  ValueId memory;                                                     // the first value that lives here
   c10::SmallVector<std::pair<c10::TensorImpl*, int64_t>, 1> tensors;  // with their storage offsets, oldest first
   bool unwritten = false;  // allocated by a recorded operator, and no recorded operator wrote to it
 };
@@ -483,7 +483,13 @@ bool LiveRecorder::lift(const OperatorHandle& op, DispatchKeySet keys, Stack* st
     snapshot = arguments[0].toTensor();
   }
   run_below(op, kNoteKey, keys, stack);
-  graph::Op noted{clone, &graph::schema_info(clone), {IValue(), IValue()}, {}, {}, {}, c10::GradMode::is_enabled(),
+  graph::Op noted{clone,
+                  &graph::schema_info(clone),
+                  {IValue(), IValue()},
+                  {},
+                  {},
+                  {},
+                  c10::GradMode::is_enabled(),
                   /*below_inplace=*/true};
   noted.tensors.push_back({0, TensorRef::kWhole, add_constant(snapshot)});
   if (take_results(*noted.info, noted, *stack)) graph_.ops.push_back(std::move(noted));

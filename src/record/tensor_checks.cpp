@@ -60,8 +60,8 @@ class Checks final : public runtime::TensorChecks {
     for (uint32_t i = 0; i < expected.dim; ++i) {
       differ |= (sizes[i] ^ shape[i]) | (strides[i] ^ shape[expected.dim + i]);
     }
-    return differ == 0 && impl->dtype() == expected.dtype &&
-           impl->device() == expected.device && impl->requires_grad() == expected.requires_grad;
+    return differ == 0 && impl->dtype() == expected.dtype && impl->device() == expected.device &&
+           impl->requires_grad() == expected.requires_grad;
   }
 
   graph::Value value_of(const Expected& expected) const {

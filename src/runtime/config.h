@@ -11,7 +11,7 @@
 #include <vector>
 
 // type, name, default, what it does
-#define MAGNETO_SETTINGS(SETTING)                                                                                     \
+#define MAGNETO_SETTINGS(SETTING)                                                                                    \
   SETTING(bool, enabled, true, "Compile at all; when false every compiled function runs eagerly.")                   \
   SETTING(std::string, logs, "", "What to log to stderr, comma-separated: capture, guards, graph, program, or all.") \
   SETTING(int64_t, cache_limit, 8, "Compiled variants kept per function; the least recently used one is dropped.")   \

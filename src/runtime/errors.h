@@ -23,7 +23,8 @@ struct PythonError {};
 }  // namespace magneto
 
 #define MAGNETO_BUG(what) ::magneto::raise_bug(__FILE__, __LINE__, (what))
-#define MAGNETO_ASSERT(condition) \
-  do {                            \
-    if (!(condition)) [[unlikely]] MAGNETO_BUG("expected " #condition); \
+#define MAGNETO_ASSERT(condition)          \
+  do {                                     \
+    if (!(condition)) [[unlikely]]         \
+      MAGNETO_BUG("expected " #condition); \
   } while (0)

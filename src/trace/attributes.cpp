@@ -28,7 +28,8 @@ bool Watch::read_class_attribute(PyTypeObject* type, PyObject* name, PyObject* o
     return !descriptor->tp_descr_set;
   }
   if (descriptor == &PyProperty_Type) {
-    if (!property_is_python(found)) give_up("the property '" + text(name) + "' of " + type->tp_name + " is written in C");
+    if (!property_is_python(found))
+      give_up("the property '" + text(name) + "' of " + type->tp_name + " is written in C");
     return false;
   }
   if (is_c_attribute(found)) {
@@ -104,6 +105,7 @@ void Watch::read_attribute(PyObject* object, PyObject* name) {
       read_dict_key(dict, fallback.get());
     }
     if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(type);
+    guards.read_class(object);
     return;
   }
   if (PyMethod_Check(object)) {
@@ -116,12 +118,14 @@ void Watch::read_attribute(PyObject* object, PyObject* name) {
     if (PyObject* found = _PyType_Lookup(cls, name)) {
       saw(found);
       PyTypeObject* descriptor = Py_TYPE(found);
+      if (kind_of(descriptor) == Kind::Instance) guards.read_specials(descriptor);
       if (descriptor->tp_descr_get && !is_binding_descriptor(descriptor) && descriptor != &PyProperty_Type &&
           !is_c_attribute(found) && kind_of(descriptor) != Kind::Identity)
         give_up("the class attribute '" + text(name) + "' of " + cls->tp_name + " is a " + descriptor->tp_name);
     }
     read_class_attribute(type, name, object);
     if (type != &PyType_Type) guards.read_specials(type);
+    if (cls->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_class(object);
     return;
   }
   Kind kind = kind_of(type);

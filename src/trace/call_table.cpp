@@ -69,9 +69,10 @@ constexpr Entry kEntries[] = {
      "object.__init__ list.__init__ dict.__init__ set.__init__ BaseException.__init__ "
      "collections.OrderedDict.__init__ collections.defaultdict.__init__ collections.deque.__init__ property.__init__ "
      "types.SimpleNamespace.__init__ OSError.__init__ ImportError.__init__ AttributeError.__init__ NameError.__init__ "
-     "StopIteration.__init__ SyntaxError.__init__ UnicodeDecodeError.__init__ UnicodeEncodeError.__init__ type.__init__"},
+     "StopIteration.__init__ SyntaxError.__init__ UnicodeDecodeError.__init__ UnicodeEncodeError.__init__ "
+     "type.__init__"},
     {Model::RecursionLimit, "sys.getrecursionlimit"},
-    {Model::Next, "next"},
+    {Model::Next, "next types.GeneratorType.send types.GeneratorType.throw types.GeneratorType.close"},
     {Model::Iterate, "iter"},
     {Model::ClassCall, "type.__call__"},
     {Model::ContextGet, "contextvars.ContextVar.get"},
@@ -81,8 +82,8 @@ constexpr Entry kEntries[] = {
 };
 
 // Types and modules whose every C method is pure.
-constexpr const char* kPureOwners[] = {"str", "int", "float", "bool", "complex", "bytes", "tuple",
-                                       "frozenset", "range", "slice", "math"};
+constexpr const char* kPureOwners[] = {"str",   "int",       "float", "bool",  "complex", "bytes",
+                                       "tuple", "frozenset", "range", "slice", "math"};
 
 // What identifies a C function, whether bound or not: its definition, or the definition and type of a slot wrapper.
 const void* definition_of(PyObject* callable, PyObject** self) {
@@ -128,6 +129,12 @@ Table build_table() {
       PyErr_Clear();
     }
   }
+  py::Ref inits = py::Ref::steal(PyRun_String(
+      "[t.__init__ for t in vars(builtins).values() if isinstance(t, type) and issubclass(t, BaseException)]",
+      Py_eval_input, scope.get(), scope.get()));
+  PyErr_Clear();
+  for (Py_ssize_t i = 0; inits && i < PyList_GET_SIZE(inits.get()); ++i)
+    add(&table, PyList_GET_ITEM(inits.get(), i), Model::Init);
   for (const char* owner : kPureOwners) {
     std::string expression = std::string("list(vars(") + owner + ").values())";
     py::Ref members = py::Ref::steal(PyRun_String(expression.c_str(), Py_eval_input, scope.get(), scope.get()));
@@ -168,8 +175,8 @@ std::string callable_name(PyObject* callable) {
     }
     py::Ref module = py::Ref::steal(PyObject_GetAttrString(callable, "__module__"));
     if (!module) PyErr_Clear();
-    bool plain = !module || !PyUnicode_Check(module.get()) ||
-                 PyUnicode_CompareWithASCIIString(module.get(), "builtins") == 0;
+    bool plain =
+        !module || !PyUnicode_Check(module.get()) || PyUnicode_CompareWithASCIIString(module.get(), "builtins") == 0;
     return plain ? py::text(name.get()) : py::text(module.get()) + "." + py::text(name.get());
   }
   return "a " + py::type_name(callable);

@@ -17,21 +17,21 @@ enum class Model : uint8_t {
   GetAttribute,  // (object, name[, default])
   SetAttribute,  // (object, name, value)
   DeleteAttribute,
-  DictLookup,   // self is a dict; (key[, default])
-  Contents,     // looks at the items of self (or of the argument) and answers with something new
-  DictPop,      // (key[, default]): changes self only if the key is there
-  Mutate,       // changes self
-  New,          // makes an object: __new__ of a plain type
-  Init,         // initialises self: __init__ of a plain type
-  Next,         // advances the iterator
-  Iterate,      // iter()
-  ClassCall,    // type.__call__
+  DictLookup,  // self is a dict; (key[, default])
+  Contents,    // looks at the items of self (or of the argument) and answers with something new
+  DictPop,     // (key[, default]): changes self only if the key is there
+  Mutate,      // changes self
+  New,         // makes an object: __new__ of a plain type
+  Init,        // initialises self: __init__ of a plain type
+  Next,        // advances the iterator
+  Iterate,     // iter()
+  ClassCall,   // type.__call__
   ContextGet,
   ContextSet,
   ContextReset,
   InstanceDict,  // vars(object)
   RecursionLimit,
-  Own,           // one of ours, which tells the watch itself
+  Own,  // one of ours, which tells the watch itself
 };
 
 // The model of a C function, method descriptor, slot wrapper or bound version of one of these. `self` receives the

@@ -1,4 +1,5 @@
 // Calls: Python callees come back through the frame hook; C functions are run and then noted by their model.
+#include <optional>
 #include <vector>
 
 #include "cpython/cpython.h"
@@ -24,6 +25,19 @@ struct Call {
   PyObject* make() const { return PyObject_Vectorcall(callable, args, positional, keyword_names); }
 };
 
+// Calls a class past a __call__ of its metaclass, as type.__call__ does.
+PyObject* make_object(const Call& call) {
+  if (!metaclass_calls_python(Py_TYPE(call.callable))) return call.make();
+  py::Ref args = py::Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(call.positional)));
+  py::Ref keywords = py::Ref::steal(call.keyword_names ? PyDict_New() : nullptr);
+  if (!args || (call.keyword_names && !keywords)) return nullptr;
+  for (size_t i = 0; i < call.positional; ++i) PyTuple_SET_ITEM(args.get(), i, Py_NewRef(call.args[i]));
+  for (size_t i = call.positional; i < call.size(); ++i)
+    if (PyDict_SetItem(keywords.get(), PyTuple_GET_ITEM(call.keyword_names, i - call.positional), call.args[i]) < 0)
+      return nullptr;
+  return PyType_Type.tp_call(call.callable, args.get(), keywords.get());
+}
+
 bool is_lru_cache(PyObject* object) {
   return std::string_view(Py_TYPE(object)->tp_name) == "functools._lru_cache_wrapper";
 }
@@ -32,7 +46,7 @@ bool is_partial(PyObject* object) { return std::string_view(Py_TYPE(object)->tp_
 
 // The bare name of a C function or method descriptor.
 std::string_view method_name(PyObject* callable) {
-  const PyMethodDef* method = PyCFunction_Check(callable)                   ? ((PyCFunctionObject*)callable)->m_ml
+  const PyMethodDef* method = PyCFunction_Check(callable)                ? ((PyCFunctionObject*)callable)->m_ml
                               : Py_TYPE(callable) == &PyMethodDescr_Type ? ((PyMethodDescrObject*)callable)->d_method
                                                                          : nullptr;
   return method && method->ml_name ? method->ml_name : "";
@@ -76,10 +90,12 @@ class CallModel {
 
   void before() {
     switch (model_) {
-      case Model::Unknown: return watch_.give_up("the call runs " + callable_name(call_.callable) + ", which is not understood");
+      case Model::Unknown:
+        return watch_.give_up("the call runs " + callable_name(call_.callable) + ", which is not understood");
       case Model::Pure: return read_all();
       case Model::Identity:
         if (self_) watch_.use_identity(self_, "id or hash");
+        if (self_ && PyTuple_Check(self_)) watch_.read_deep(self_);
         return read_types();
       case Model::Is:
         if (call_.size() == 2) watch_.compare_identity(call_.args[0], call_.args[1]);
@@ -179,8 +195,11 @@ class CallModel {
   }
 
   void read_types() {
-    for (size_t i = 0; i < call_.size(); ++i) {
-      PyObject* value = call_.args[i];
+    for (size_t i = 0; i < call_.size(); ++i) read_types_of(call_.args[i]);
+  }
+
+  void read_types_of(PyObject* value) {
+    {
       PyTypeObject* type = Py_TYPE(value);
       if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
         watch_.guards.read_specials(type);
@@ -189,6 +208,11 @@ class CallModel {
       }
       if (PyType_Check(value) && (((PyTypeObject*)value)->tp_flags & Py_TPFLAGS_HEAPTYPE))
         watch_.guards.read_specials((PyTypeObject*)value);
+      if (PyTuple_Check(value))  // of classes
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
+          PyObject* item = PyTuple_GET_ITEM(value, i);
+          if (PyType_Check(item)) read_types_of(item);
+        }
     }
   }
 
@@ -206,8 +230,10 @@ class CallModel {
     if (!no_effect) watch_.mutate(self_, call_.callable);
     bool compares = model_ == Model::Mutate && (name_is("sort") || name_is("remove"));
     for (size_t i = rest_; i < call_.size(); ++i) {
-      if (compares) read_one(call_.args[i]);
-      else read_one_for_storing(call_.args[i]);
+      if (compares)
+        read_one(call_.args[i]);
+      else
+        read_one_for_storing(call_.args[i]);
     }
     if (compares) watch_.read_deep(self_);
   }
@@ -218,9 +244,12 @@ class CallModel {
   static bool names_attributes(const std::string& format) {
     bool in_field = false;
     for (char c : format) {
-      if (c == '{') in_field = true;
-      else if (c == '}' || c == ':' || c == '!') in_field = false;
-      else if (in_field && (c == '.' || c == '[')) return true;
+      if (c == '{')
+        in_field = true;
+      else if (c == '}' || c == ':' || c == '!')
+        in_field = false;
+      else if (in_field && (c == '.' || c == '['))
+        return true;
     }
     return false;
   }
@@ -233,7 +262,7 @@ class CallModel {
   }
 
   bool definition_is_object_init() const {
-    PyObject *self;
+    PyObject* self;
     PyWrapperDescrObject* wrapper = nullptr;
     if (!mg_method_wrapper(call_.callable, &wrapper, &self)) wrapper = (PyWrapperDescrObject*)call_.callable;
     return Py_TYPE(wrapper) == &PyWrapperDescr_Type && PyDescr_TYPE(wrapper) == &PyBaseObject_Type;
@@ -300,8 +329,10 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     py::Ref result = py::Ref::steal(call.make());
     if (!result || !alive()) return result.release();
     // The next call finds what this one found, as long as nothing is added, evicted or cleared.
-    if (mg_dict_version(cache) != before) give_up("the call fills the cache of " + callable_name(callable));
-    else guards.read_items(cache);
+    if (mg_dict_version(cache) != before)
+      give_up("the call fills the cache of " + callable_name(callable));
+    else
+      guards.read_items(cache);
     check_tensors_if_any(result.get());
     return result.release();
   }
@@ -330,8 +361,9 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     if (found && PyFunction_Check(found)) return call.make();
     if (found && found != (PyObject*)callable) {
       read_attribute(callable, name);
-      py::Ref bound = py::Ref::steal(
-          Py_TYPE(found)->tp_descr_get ? Py_TYPE(found)->tp_descr_get(found, callable, (PyObject*)type) : Py_NewRef(found));
+      py::Ref bound =
+          py::Ref::steal(Py_TYPE(found)->tp_descr_get ? Py_TYPE(found)->tp_descr_get(found, callable, (PyObject*)type)
+                                                      : Py_NewRef(found));
       return bound ? this->call(bound.get(), args, positional, keyword_names) : nullptr;
     }
   }
@@ -344,6 +376,7 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   }
   CallModel modelled(*this, call, model, self);
   modelled.before();
+  ConsumerScope consumer(*this);
   py::Ref result = py::Ref::steal(call.make());
   if (result) modelled.after(result.get());
   return result.release();
@@ -351,12 +384,11 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
 
 void Watch::finish_tensor_op(PyObject* callable, PyObject* result) {
   if (!alive()) return;
-  if (is_tensor(result) || PyTuple_Check(result) || PyList_Check(result))
-    return check_tensors(result, callable);
+  if (is_tensor(result) || PyTuple_Check(result) || PyList_Check(result)) return check_tensors(result, callable);
   // The recording has noted the number that was asked for, or has failed.
   std::string_view name = method_name(callable);
-  bool is_number = PyBool_Check(result) || PyLong_CheckExact(result) || PyFloat_CheckExact(result) ||
-                   PyComplex_CheckExact(result);
+  bool is_number =
+      PyBool_Check(result) || PyLong_CheckExact(result) || PyFloat_CheckExact(result) || PyComplex_CheckExact(result);
   if (is_number && (name == "item" || name == "__bool__" || name == "__int__" || name == "__float__")) return;
   if (result != Py_None) give_up("the call asks " + callable_name(callable) + " for a value");
 }
@@ -380,19 +412,25 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
   }
   Kind made = kind_of(type);
   bool holds_items = made == Kind::List || made == Kind::Dict || made == Kind::Tuple || made == Kind::Set;
+  // Looks at its arguments, as str and list do; also a class that is built on such a type.
+  bool consumes = is_plain_constructor(type) || holds_items ||
+                  (has_plain_new(type) && type->tp_new != PyBaseObject_Type.tp_new);
   bool lazily_called = type == &PyMap_Type || type == &PyFilter_Type;
   for (size_t i = 0; i < call.size() && alive(); ++i) {
     if (lazily_called && i == 0) {
-      if (!PyFunction_Check(args[0]) && !PyMethod_Check(args[0]) && args[0] != Py_None && args[0] != (PyObject*)&PyLong_Type &&
-          args[0] != (PyObject*)&PyUnicode_Type && args[0] != (PyObject*)&PyFloat_Type)
+      if (!PyFunction_Check(args[0]) && !PyMethod_Check(args[0]) && args[0] != Py_None &&
+          args[0] != (PyObject*)&PyLong_Type && args[0] != (PyObject*)&PyUnicode_Type &&
+          args[0] != (PyObject*)&PyFloat_Type)
         give_up("the call maps " + callable_name(args[0]));
     } else if (kind_of(Py_TYPE(args[i])) == Kind::Iterator) {
       read_iterator(args[i]);
-    } else if (is_plain_constructor(type) || holds_items) {
+    } else if (consumes) {
       read_operand(args[i]);
     }
   }
-  py::Ref result = py::Ref::steal(call.make());
+  std::optional<ConsumerScope> consumer;
+  if (consumes) consumer.emplace(*this);
+  py::Ref result = py::Ref::steal(make_object(call));
   constructing_ = nullptr;
   if (result && Py_TYPE(result.get()) == type && has_plain_new(type) && !plug_.is_immutable(type) &&
       !is_tensor(result.get()))

@@ -7,6 +7,7 @@
 #include <frameobject.h>
 #include <opcode.h>
 
+#include <optional>
 #include <vector>
 
 #include "cpython/cpython.h"
@@ -18,22 +19,40 @@ namespace magneto::trace {
 
 namespace {
 
-constexpr binaryfunc kBinary[] = {
-    PyNumber_Add, PyNumber_And, PyNumber_FloorDivide, PyNumber_Lshift, PyNumber_MatrixMultiply, PyNumber_Multiply,
-    PyNumber_Remainder, PyNumber_Or, [](PyObject* a, PyObject* b) { return PyNumber_Power(a, b, Py_None); },
-    PyNumber_Rshift, PyNumber_Subtract, PyNumber_TrueDivide, PyNumber_Xor, PyNumber_InPlaceAdd, PyNumber_InPlaceAnd,
-    PyNumber_InPlaceFloorDivide, PyNumber_InPlaceLshift, PyNumber_InPlaceMatrixMultiply, PyNumber_InPlaceMultiply,
-    PyNumber_InPlaceRemainder, PyNumber_InPlaceOr,
-    [](PyObject* a, PyObject* b) { return PyNumber_InPlacePower(a, b, Py_None); }, PyNumber_InPlaceRshift,
-    PyNumber_InPlaceSubtract, PyNumber_InPlaceTrueDivide, PyNumber_InPlaceXor};
+constexpr binaryfunc kBinary[] = {PyNumber_Add,
+                                  PyNumber_And,
+                                  PyNumber_FloorDivide,
+                                  PyNumber_Lshift,
+                                  PyNumber_MatrixMultiply,
+                                  PyNumber_Multiply,
+                                  PyNumber_Remainder,
+                                  PyNumber_Or,
+                                  [](PyObject* a, PyObject* b) { return PyNumber_Power(a, b, Py_None); },
+                                  PyNumber_Rshift,
+                                  PyNumber_Subtract,
+                                  PyNumber_TrueDivide,
+                                  PyNumber_Xor,
+                                  PyNumber_InPlaceAdd,
+                                  PyNumber_InPlaceAnd,
+                                  PyNumber_InPlaceFloorDivide,
+                                  PyNumber_InPlaceLshift,
+                                  PyNumber_InPlaceMatrixMultiply,
+                                  PyNumber_InPlaceMultiply,
+                                  PyNumber_InPlaceRemainder,
+                                  PyNumber_InPlaceOr,
+                                  [](PyObject* a, PyObject* b) { return PyNumber_InPlacePower(a, b, Py_None); },
+                                  PyNumber_InPlaceRshift,
+                                  PyNumber_InPlaceSubtract,
+                                  PyNumber_InPlaceTrueDivide,
+                                  PyNumber_InPlaceXor};
 
 constexpr size_t kMaxLoops = 1'000'000;  // of all frames together, counting calls: half a second or so
 
 enum class Next : uint8_t {
-  Go,     // on with the next instruction
-  Error,  // a Python error is set
-  Raise,  // the same, but its traceback has this frame already
-  Leave,  // CPython takes over at this instruction
+  Go,        // on with the next instruction
+  Error,     // a Python error is set
+  Raise,     // the same, but its traceback has this frame already
+  Leave,     // CPython takes over at this instruction
   Return,    // `result_` is the frame's result
   Generator  // CPython runs RETURN_GENERATOR, which ends this call of the frame
 };
@@ -479,7 +498,8 @@ Next FrameRun::binary(uint32_t arg) {
   }
   PyObject* result = kBinary[arg](left, right);
   if (result && watch_.alive()) {
-    if (watch_.is_tensor(result)) watch_.check_tensors(result, "an operator");
+    if (watch_.is_tensor(result))
+      watch_.check_tensors(result, "an operator");
     else if (result != left && result != right && Py_REFCNT(result) == 1 && !PyLong_CheckExact(result))
       watch_.mark_fresh(result);
   }
@@ -551,13 +571,18 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
     case BINARY_OP: return binary(arg);
     case BINARY_SUBSCR: {
       PyObject *object = sp_[-2], *key = sp_[-1];
-      if (PyDict_Check(object)) watch_.read_dict_key(object, key);
-      else watch_.read_operand(object);
+      if (PyDict_Check(object))
+        watch_.read_dict_key(object, key);
+      else
+        watch_.read_operand(object);
       watch_.read_operand(key);
       if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) watch_.guards.read_specials(Py_TYPE(object));
+      if (PyType_Check(object)) watch_.guards.read_specials((PyTypeObject*)object);  // __class_getitem__
       PyObject* result = PyObject_GetItem(object, key);
-      if (result && watch_.is_tensor(object)) watch_.check_tensors(result, "indexing a tensor");
-      else if (result && PyList_CheckExact(result) && Py_REFCNT(result) == 1) watch_.mark_fresh(result);
+      if (result && watch_.is_tensor(object))
+        watch_.check_tensors(result, "indexing a tensor");
+      else if (result && PyList_CheckExact(result) && Py_REFCNT(result) == 1)
+        watch_.mark_fresh(result);
       return replace(2, result);
     }
     case STORE_SUBSCR: {
@@ -585,8 +610,10 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
     }
     case CONTAINS_OP: {
       PyObject *item = sp_[-2], *container = sp_[-1];
-      if (PyDict_Check(container)) watch_.read_dict_key(container, item);
-      else watch_.read_operand(container);
+      if (PyDict_Check(container))
+        watch_.read_dict_key(container, item);
+      else
+        watch_.read_operand(container);
       if (Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) watch_.guards.read_specials(Py_TYPE(container));
       watch_.read_operand(item);
       int found = PySequence_Contains(container, item);
@@ -616,6 +643,8 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
     case FOR_ITER: {
       PyObject* iterator = sp_[-1];
       watch_.read_iterator(iterator);
+      std::optional<ConsumerScope> consumer;
+      if (!PyGen_CheckExact(iterator)) consumer.emplace(watch_);
       PyObject* item = Py_TYPE(iterator)->tp_iternext(iterator);
       if (item) {
         if (PyTuple_CheckExact(item) && Py_REFCNT(item) == 1) watch_.mark_fresh(item);
@@ -652,8 +681,10 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
       watch_.read_truth(sp_[-1]);
       int truth = PyObject_IsTrue(sp_[-1]);
       if (truth < 0) return Next::Error;
-      if (truth == (opcode == JUMP_IF_TRUE_OR_POP)) pc_ += offset;
-      else Py_DECREF(pop());
+      if (truth == (opcode == JUMP_IF_TRUE_OR_POP))
+        pc_ += offset;
+      else
+        Py_DECREF(pop());
       return Next::Go;
     }
     default: return step_rare(opcode, arg);
@@ -737,7 +768,8 @@ Next FrameRun::import(PyObject* name) {
   PyObject* module;
   {
     runtime::PauseWatch pause;
-    module = PyImport_ImportModuleLevelObject(name, view_.globals, Py_None, from, static_cast<int>(PyLong_AsLong(level)));
+    module =
+        PyImport_ImportModuleLevelObject(name, view_.globals, Py_None, from, static_cast<int>(PyLong_AsLong(level)));
   }
   if (module) {
     if (mg_dict_version(modules) != before) watch_.give_up("the call imports a module for the first time");
@@ -785,7 +817,8 @@ Next FrameRun::step_rare(uint8_t opcode, uint32_t arg) {
       bool valid = PyExceptionClass_Check(type);
       if (PyTuple_Check(type)) {
         valid = true;
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type); ++i) valid &= PyExceptionClass_Check(PyTuple_GET_ITEM(type, i));
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type); ++i)
+          valid &= PyExceptionClass_Check(PyTuple_GET_ITEM(type, i));
       }
       if (!valid) return leave("an except clause with something that is no exception class");
       int matches = PyErr_GivenExceptionMatches(sp_[-2], type);
@@ -837,6 +870,7 @@ Next FrameRun::step_rare(uint8_t opcode, uint32_t arg) {
     case YIELD_VALUE:
       if (!view_.generator || !PyGen_CheckExact(view_.generator)) return leave("coroutines");
       result_ = pop();
+      watch_.leave_function(result_);
       mg_generator_suspended(view_.generator);
       return Next::Return;
     default: return leave(("bytecode instruction " + std::to_string(opcode)).c_str());
@@ -845,7 +879,8 @@ Next FrameRun::step_rare(uint8_t opcode, uint32_t arg) {
 
 // Where CPython looks up from its work, too: signals, other threads.
 Next FrameRun::serve_break() {
-  if (!mg_must_break(thread_)) [[likely]] return Next::Go;
+  if (!mg_must_break(thread_)) [[likely]]
+    return Next::Go;
   runtime::PauseWatch pause;
   return mg_serve_break(thread_) < 0 ? Next::Error : Next::Go;
 }
@@ -901,6 +936,7 @@ bool FrameRun::handle_error(bool with_traceback) {
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
   PyException_SetTraceback(value, traceback ? traceback : Py_None);
+  if (Py_REFCNT(value) == 1) watch_.mark_fresh(value);
   Py_XDECREF(type);
   Py_XDECREF(traceback);
   push(value);
@@ -923,7 +959,8 @@ PyObject* FrameRun::run(bool throwing) {
         next = Next::Leave;
       } else {
         next = step();
-        if (next == Next::Go) [[likely]] continue;
+        if (next == Next::Go) [[likely]]
+          continue;
       }
     }
     if (next == Next::Error || next == Next::Raise) {

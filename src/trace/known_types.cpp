@@ -28,50 +28,142 @@ PyTypeObject* evaluate_type(const char* expression, PyObject* scope) {
 Tables build_tables() {
   Tables tables;
   py::Ref scope = py::Ref::steal(PyDict_New());
-  py::Ref ready = py::Ref::steal(PyRun_String(
-      "import builtins, collections, contextvars, functools, itertools, operator, types, weakref\n"
-      "class Plain: pass\n"
-      "def generator(): yield\n",
-      Py_file_input, scope.get(), scope.get()));
+  py::Ref ready = py::Ref::steal(
+      PyRun_String("import builtins, collections, contextvars, functools, itertools, operator, types, weakref\n"
+                   "class Plain: pass\n"
+                   "def generator(): yield\n",
+                   Py_file_input, scope.get(), scope.get()));
   if (!ready) PyErr_Clear();
   auto add = [&](Kind kind, std::initializer_list<const char*> expressions) {
     for (const char* expression : expressions)
       if (PyTypeObject* type = evaluate_type(expression, scope.get())) tables.kinds.emplace(type, kind);
   };
-  add(Kind::Atom, {"type(None)", "int", "bool", "float", "complex", "str", "bytes", "type(...)",
-                   "type(NotImplemented)", "range"});
-  add(Kind::Identity,
-      {"object", "type", "types.FunctionType", "types.BuiltinFunctionType", "types.MethodType",
-       "types.MethodDescriptorType", "types.WrapperDescriptorType", "types.MethodWrapperType",
-       "types.ClassMethodDescriptorType", "types.GetSetDescriptorType", "types.MemberDescriptorType", "property",
-       "staticmethod", "classmethod", "types.ModuleType", "types.CellType", "types.CodeType", "functools.partial",
-       "type(functools.lru_cache(lambda: 0))", "types.GenericAlias", "type(int | str)", "contextvars.ContextVar",
-       "contextvars.Token", "super", "types.FrameType", "types.TracebackType", "types.SimpleNamespace", "BaseException",
-       "type(collections.namedtuple('T', 'a').a)", "weakref.ref", "operator.attrgetter", "operator.itemgetter"});
+  add(Kind::Atom,
+      {"type(None)", "int", "bool", "float", "complex", "str", "bytes", "type(...)", "type(NotImplemented)", "range"});
+  add(Kind::Identity, {"object",
+                       "type",
+                       "types.FunctionType",
+                       "types.BuiltinFunctionType",
+                       "types.MethodType",
+                       "types.MethodDescriptorType",
+                       "types.WrapperDescriptorType",
+                       "types.MethodWrapperType",
+                       "types.ClassMethodDescriptorType",
+                       "types.GetSetDescriptorType",
+                       "types.MemberDescriptorType",
+                       "property",
+                       "staticmethod",
+                       "classmethod",
+                       "types.ModuleType",
+                       "types.CellType",
+                       "types.CodeType",
+                       "functools.partial",
+                       "type(functools.lru_cache(lambda: 0))",
+                       "types.GenericAlias",
+                       "type(int | str)",
+                       "contextvars.ContextVar",
+                       "contextvars.Token",
+                       "super",
+                       "types.FrameType",
+                       "types.TracebackType",
+                       "types.SimpleNamespace",
+                       "BaseException",
+                       "type(collections.namedtuple('T', 'a').a)",
+                       "weakref.ref",
+                       "operator.attrgetter",
+                       "operator.itemgetter"});
   add(Kind::Tuple, {"tuple", "frozenset", "slice"});
   add(Kind::List, {"list"});
   add(Kind::Dict, {"dict", "collections.OrderedDict", "collections.defaultdict"});
   add(Kind::Set, {"set"});
-  add(Kind::Iterator,
-      {"type({}.keys())", "type({}.values())", "type({}.items())", "type(collections.OrderedDict().keys())",
-       "type(collections.OrderedDict().values())", "type(collections.OrderedDict().items())", "types.MappingProxyType",
-       "type(iter([]))", "type(iter(()))", "type(iter({}))", "type(iter({}.values()))", "type(iter({}.items()))",
-       "type(iter(set()))", "type(iter(range(0)))", "type(iter(range(2**70)))", "type(iter(''))", "type(iter(b''))",
-       "type(iter(collections.OrderedDict()))", "type(iter(collections.deque()))", "collections.deque",
-       "type(reversed([]))", "type(reversed({}))", "reversed", "enumerate", "zip", "map", "filter",
-       "types.GeneratorType", "itertools.chain", "itertools.product", "itertools.repeat", "itertools.count",
-       "itertools.islice", "itertools.zip_longest", "itertools.accumulate", "itertools.starmap", "itertools.takewhile",
-       "itertools.dropwhile", "itertools.combinations", "itertools.permutations", "itertools.cycle",
-       "itertools.pairwise", "itertools.compress", "type(iter(int, 1))"});
-  for (const char* name :
-       {"bool",      "int",       "float",    "complex",  "str",       "bytes",          "tuple",
-        "list",      "dict",      "set",      "frozenset", "range",    "slice",          "enumerate",
-        "zip",       "reversed",  "map",      "filter",   "super",     "object",         "property",
-        "staticmethod", "classmethod", "collections.OrderedDict", "collections.defaultdict", "collections.deque",
-        "functools.partial", "types.SimpleNamespace", "types.MappingProxyType", "types.MethodType",
-        "itertools.chain", "itertools.product", "itertools.repeat", "itertools.islice", "itertools.zip_longest",
-        "itertools.accumulate", "itertools.takewhile", "itertools.dropwhile", "itertools.combinations",
-        "itertools.permutations", "itertools.count", "itertools.cycle", "itertools.pairwise", "itertools.compress"})
+  add(Kind::Iterator, {"type({}.keys())",
+                       "type({}.values())",
+                       "type({}.items())",
+                       "type(collections.OrderedDict().keys())",
+                       "type(collections.OrderedDict().values())",
+                       "type(collections.OrderedDict().items())",
+                       "types.MappingProxyType",
+                       "type(iter([]))",
+                       "type(iter(()))",
+                       "type(iter({}))",
+                       "type(iter({}.values()))",
+                       "type(iter({}.items()))",
+                       "type(iter(set()))",
+                       "type(iter(range(0)))",
+                       "type(iter(range(2**70)))",
+                       "type(iter(''))",
+                       "type(iter(b''))",
+                       "type(iter(collections.OrderedDict()))",
+                       "type(iter(collections.deque()))",
+                       "collections.deque",
+                       "type(reversed([]))",
+                       "type(reversed({}))",
+                       "reversed",
+                       "enumerate",
+                       "zip",
+                       "map",
+                       "filter",
+                       "types.GeneratorType",
+                       "itertools.chain",
+                       "itertools.product",
+                       "itertools.repeat",
+                       "itertools.count",
+                       "itertools.islice",
+                       "itertools.zip_longest",
+                       "itertools.accumulate",
+                       "itertools.starmap",
+                       "itertools.takewhile",
+                       "itertools.dropwhile",
+                       "itertools.combinations",
+                       "itertools.permutations",
+                       "itertools.cycle",
+                       "itertools.pairwise",
+                       "itertools.compress",
+                       "type(iter(int, 1))"});
+  for (const char* name : {"bool",
+                           "int",
+                           "float",
+                           "complex",
+                           "str",
+                           "bytes",
+                           "tuple",
+                           "list",
+                           "dict",
+                           "set",
+                           "frozenset",
+                           "range",
+                           "slice",
+                           "enumerate",
+                           "zip",
+                           "reversed",
+                           "map",
+                           "filter",
+                           "super",
+                           "object",
+                           "property",
+                           "staticmethod",
+                           "classmethod",
+                           "collections.OrderedDict",
+                           "collections.defaultdict",
+                           "collections.deque",
+                           "functools.partial",
+                           "types.SimpleNamespace",
+                           "types.MappingProxyType",
+                           "types.MethodType",
+                           "itertools.chain",
+                           "itertools.product",
+                           "itertools.repeat",
+                           "itertools.islice",
+                           "itertools.zip_longest",
+                           "itertools.accumulate",
+                           "itertools.takewhile",
+                           "itertools.dropwhile",
+                           "itertools.combinations",
+                           "itertools.permutations",
+                           "itertools.count",
+                           "itertools.cycle",
+                           "itertools.pairwise",
+                           "itertools.compress"})
     if (PyTypeObject* type = evaluate_type(name, scope.get())) tables.constructors.insert(type);
   PyTypeObject* plain = evaluate_type("Plain", scope.get());
   tables.python_class_dealloc = plain->tp_dealloc;
@@ -139,6 +231,11 @@ bool property_is_python(PyObject* property, const char* accessor) {
   return function && PyFunction_Check(function.get());
 }
 
+bool has_python_equality(PyTypeObject* type) {
+  return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) &&
+         (method_is_python(type, "__eq__") || method_is_python(type, "__hash__"));
+}
+
 bool has_hidden_contents(PyObject* object) {
   return PyExceptionInstance_Check(object) || std::string_view(Py_TYPE(object)->tp_name) == "types.SimpleNamespace";
 }
@@ -149,10 +246,10 @@ bool has_plain_new(PyTypeObject* type) {
   return found && PyCFunction_Check(found);
 }
 
-bool setitem_is_python(PyTypeObject* type) {
-  return type->tp_as_mapping && type->tp_as_mapping->mp_ass_subscript != PyDict_Type.tp_as_mapping->mp_ass_subscript &&
-         type->tp_as_mapping->mp_ass_subscript != PyODict_Type.tp_as_mapping->mp_ass_subscript &&
-         type->tp_as_mapping->mp_ass_subscript != PyList_Type.tp_as_mapping->mp_ass_subscript;
+bool method_is_python(PyTypeObject* type, const char* name) {
+  py::Ref text = py::Ref::steal(PyUnicode_InternFromString(name));
+  PyObject* found = text ? _PyType_Lookup(type, text.get()) : nullptr;
+  return found && PyFunction_Check(found);
 }
 
 bool is_binding_descriptor(PyTypeObject* type) {

@@ -18,11 +18,14 @@ bool is_plain_constructor(PyTypeObject* type);
 bool metaclass_calls_python(PyTypeObject* metaclass);
 // `accessor`: "fget" or "fset".
 bool property_is_python(PyObject* property, const char* accessor = "fget");
+// __eq__ or __hash__ is written in Python.
+bool has_python_equality(PyTypeObject* type);
 // Compared or printed by contents that guards do not see: exceptions, simple namespaces.
 bool has_hidden_contents(PyObject* object);
 // Makes its objects with a __new__ that is written in C.
 bool has_plain_new(PyTypeObject* type);
-bool setitem_is_python(PyTypeObject* type);
+// A special method that is written in Python, and so is watched.
+bool method_is_python(PyTypeObject* type, const char* name);
 // A descriptor (other than data descriptors) whose __get__ only binds.
 bool is_binding_descriptor(PyTypeObject* type);
 

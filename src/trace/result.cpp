@@ -15,8 +15,7 @@ using program::Recipe;
 
 class Describer {
  public:
-  Describer(Watch& watch, const guard::Arguments& arguments, program::Program* program,
-            std::vector<PyObject*>* outputs)
+  Describer(Watch& watch, const guard::Arguments& arguments, program::Program* program, std::vector<PyObject*>* outputs)
       : watch_(watch), arguments_(arguments), program_(program), outputs_(outputs) {}
 
   uint32_t visit(PyObject* value) {
@@ -26,14 +25,17 @@ class Describer {
       if (done->second == kOpen) refuse("an object that contains itself");
       return done->second;
     }
+    if (++depth_ > kMaxNesting) return refuse("an object that is nested too deeply");
     registers_[value] = kOpen;
     uint32_t result = describe(value);
+    --depth_;
     registers_[value] = result;
     return result;
   }
 
  private:
   static constexpr uint32_t kOpen = UINT32_MAX;
+  static constexpr int kMaxNesting = 100;
 
   uint32_t refuse(const std::string& what) {
     watch_.give_up("the call returns " + what);
@@ -44,11 +46,12 @@ class Describer {
 
   uint32_t describe(PyObject* value) {
     if (watch_.is_tensor(value)) return tensor(value);
-    if (guard::is_atom(value)) return constant(value);
+    if (guard::is_atom(value) || PyFloat_CheckExact(value)) return constant(value);  // NaN is no atom
     int node = arguments_.node_of(value);
     if (node >= 0) return program_->emit(Op::Argument, static_cast<uint32_t>(node));
     PyTypeObject* type = Py_TYPE(value);
-    if (PyTuple_Check(value)) return !watch_.is_fresh(value) && watch_.guards.pins(value) ? constant(value) : tuple(value);
+    if (PyTuple_Check(value))
+      return !watch_.is_fresh(value) && watch_.guards.pins(value) ? constant(value) : tuple(value);
     if (!watch_.is_fresh(value)) return older_object(value);
     if (type == &PyList_Type) return program_->emit(Op::List, 0, list_items(value));
     if (type == &PyDict_Type) return program_->emit(Op::Dict, 0, dict_items(value));
@@ -181,6 +184,7 @@ class Describer {
   std::vector<PyObject*>* outputs_;
   std::unordered_map<PyObject*, uint32_t> registers_;
   std::vector<py::Ref> keep_;
+  int depth_ = 0;
 };
 
 }  // namespace

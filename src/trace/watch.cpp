@@ -16,6 +16,21 @@ namespace magneto::trace {
 using py::text;
 using py::type_name;
 
+namespace {
+
+constexpr int kMaxNesting = 100;
+
+// Looking up a key compares it with others; with objects of Python classes that may run their code.
+bool has_plain_keys(PyObject* dict) {
+  Py_ssize_t position = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &position, &key, &value))
+    if (!PyUnicode_CheckExact(key) && !guard::is_atom(key) && has_python_equality(Py_TYPE(key))) return false;
+  return true;
+}
+
+}  // namespace
+
 Watch::Watch(const guard::Arguments& arguments)
     : arguments_(arguments), plug_(runtime::tensor_plug()), outer_(runtime::thread_state().watch) {
   recording = plug_.record([this](std::string reason) { fail_from_recording(reason); });
@@ -49,8 +64,8 @@ void Watch::locate() {
   PyErr_Fetch(&type, &value, &traceback);
   if (PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get())) {
     PyCodeObject* code = PyFrame_GetCode(frame);
-    where_ = text(code->co_filename) + ":" + std::to_string(PyFrame_GetLineNumber(frame)) + " in " +
-             text(code->co_qualname);
+    where_ =
+        text(code->co_filename) + ":" + std::to_string(PyFrame_GetLineNumber(frame)) + " in " + text(code->co_qualname);
     Py_DECREF(code);
     Py_DECREF(frame);
   }
@@ -82,7 +97,14 @@ bool Watch::is_argument(PyObject* object) const {
 void Watch::saw(PyObject* value) {
   if (!value || !alive()) return;
   if (PyTuple_Check(value)) {
+    if (Py_EnterRecursiveCall("")) {
+      PyErr_Clear();
+      return give_up("the call reads a tuple that is nested too deeply");
+    }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && alive(); ++i) saw(PyTuple_GET_ITEM(value, i));
+    Py_LeaveRecursiveCall();
+  } else if ((PyList_CheckExact(value) || PyDict_CheckExact(value)) && arguments_.containers().contains(value)) {
+    give_up("an argument is also part of the state");
   } else if (is_tensor(value) && !guards.has_state_tensor(value)) {
     std::string why = plug_.why_not_plain(value);
     if (!why.empty()) return give_up("the call uses " + why);
@@ -94,7 +116,9 @@ void Watch::saw(PyObject* value) {
 }
 
 void Watch::read_dict_key(PyObject* dict, PyObject* key) {
-  if (!is_tracked(dict)) return;
+  if (!alive() || !is_tracked(dict)) return;
+  if (scanned_dicts_.insert(dict) && !has_plain_keys(dict))
+    return give_up("the call looks into a dict whose keys are objects with methods of their own");
   if (!guard::is_atom(key)) return read_contents(dict);
   if (!guards.read_key(dict, key)) return;
   PyObject* value = PyDict_GetItemWithError(dict, key);
@@ -118,7 +142,9 @@ void Watch::read_contents(PyObject* container) {
     }
     case Kind::Set: guards.read_set(container); break;
     case Kind::Iterator: give_up("the call reads a " + type_name(container) + " that existed before it"); break;
-    case Kind::Unknown: give_up("the call reads a " + type_name(container) + ", whose contents cannot be guarded"); break;
+    case Kind::Unknown:
+      give_up("the call reads a " + type_name(container) + ", whose contents cannot be guarded");
+      break;
     case Kind::Instance: guards.read_specials(Py_TYPE(container)); break;
     default: break;
   }
@@ -128,10 +154,17 @@ void Watch::read_deep(PyObject* value) {
   struct Walk {
     Watch& watch;
     guard::PointerSet seen;
+    int depth = 0;
     void visit(PyObject* object) {
+      if (++depth > kMaxNesting) watch.give_up("the call reads values that are nested too deeply");
+      else look_at(object);
+      --depth;
+    }
+    void look_at(PyObject* object) {
       Kind kind = watch.kind_of(Py_TYPE(object));
       if (kind == Kind::Atom || kind == Kind::Tensor || !watch.alive()) return;
       if (kind == Kind::Identity) {
+        if (PyType_Check(object) && Py_TYPE(object) != &PyType_Type) watch.guards.read_specials(Py_TYPE(object));
         if (has_hidden_contents(object) && !watch.is_fresh(object))
           watch.give_up("the call compares or prints a " + type_name(object) + " that existed before it");
         return;
@@ -216,6 +249,11 @@ void Watch::read_operand(PyObject* value) {
 
 // Guards say what an argument holds, not which object it is: a later call may well pass the older object.
 void Watch::compare_identity(PyObject* a, PyObject* b) {
+  auto is_value = [](PyObject* object) {
+    return PyLong_CheckExact(object) || PyFloat_CheckExact(object) || PyUnicode_CheckExact(object) ||
+           PyBytes_CheckExact(object) || PyComplex_CheckExact(object);
+  };
+  if (alive() && is_value(a) && is_value(b)) return give_up("the call asks whether two values are the same object");
   auto is_older = [&](PyObject* object) {
     return is_tensor(object) ? guards.has_state_tensor(object) : !guard::is_atom(object) && is_tracked(object);
   };
@@ -244,6 +282,7 @@ void Watch::enter_function(PyFunctionObject* function, PyObject* const* locals) 
 
 // An iterator that a function hands out may be advanced from C, where nobody sees it.
 void Watch::leave_function(PyObject* result) {
+  if (consumer_depth + 1 == running.size()) read_deep(result);
   if (Py_TYPE(result)->tp_iternext && kind_of(Py_TYPE(result)) == Kind::Iterator) read_iterator(result);
 }
 
@@ -294,12 +333,15 @@ void Watch::write_attribute(PyObject* object, PyObject* name, PyObject* value, b
   if (is_tensor(object)) return give_up("the call sets the attribute '" + text(name) + "' of a tensor");
   bool generic = direct || type->tp_setattro == PyObject_GenericSetAttr;
   bool python = kind_of(type) != Kind::Unknown && (type->tp_flags & Py_TPFLAGS_HEAPTYPE);
-  if (!generic && python && !PyType_Check(object)) return;  // a Python __setattr__, which is watched
+  bool watched = method_is_python(type, value ? "__setattr__" : "__delattr__");
+  if (!generic && python && watched && !PyType_Check(object)) return;
+  generic |= python && !PyType_Check(object) && !watched;
   PyObject* descriptor = _PyType_Lookup(type, name);
   if (descriptor && Py_TYPE(descriptor)->tp_descr_set) {
     if (kind_of(Py_TYPE(descriptor)) == Kind::Instance) return guards.read_specials(Py_TYPE(descriptor));
     if (Py_TYPE(descriptor) == &PyProperty_Type) {
-      if (!property_is_python(descriptor, "fset")) give_up("the call sets the property '" + text(name) + "', written in C");
+      if (!property_is_python(descriptor, "fset"))
+        give_up("the call sets the property '" + text(name) + "', written in C");
       return;
     }
   }
@@ -307,7 +349,8 @@ void Watch::write_attribute(PyObject* object, PyObject* name, PyObject* value, b
                     PyUnicode_CompareWithASCIIString(name, "__class__") == 0;
   if (is_special) return give_up("the call sets " + text(name) + " of an object");
   if (is_fresh(object)) return;
-  std::string what = "the call sets the attribute '" + text(name) + "' of a " + type->tp_name + " that existed before it";
+  std::string what =
+      "the call sets the attribute '" + text(name) + "' of a " + type->tp_name + " that existed before it";
   PyObject** slot = generic && !descriptor ? mg_dict_slot(object) : nullptr;
   if (!slot || !*slot) return give_up(what);
   guards.read_instance(object);
@@ -321,7 +364,7 @@ void Watch::write_item(PyObject* container, PyObject* key, PyObject* value) {
   if (Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(Py_TYPE(container));
   if (kind == Kind::Instance) return;
   if (kind != Kind::List && kind != Kind::Dict) return give_up("the call changes an item of a " + type_name(container));
-  bool overridden = setitem_is_python(Py_TYPE(container));
+  bool overridden = method_is_python(Py_TYPE(container), value ? "__setitem__" : "__delitem__");
   if (overridden || is_fresh(container)) return;
   std::string what = "the call changes a " + type_name(container) + " that existed before it";
   if (kind == Kind::Dict && value) return unchanged_or_give_up(container, key, value, what);

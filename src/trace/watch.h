@@ -69,7 +69,7 @@ class Watch {
 
   // ---- reads; each is noted before or after the real one is made
 
-  void saw(PyObject* value);                            // a value that came out of a tracked object
+  void saw(PyObject* value);                              // a value that came out of a tracked object
   void read_attribute(PyObject* object, PyObject* name);  // before the look-up
   void finish_attribute(PyObject* object, PyObject* name, PyObject* value);
   void read_dict_key(PyObject* dict, PyObject* key);
@@ -105,11 +105,13 @@ class Watch {
 
   guard::Guards guards;
   std::unique_ptr<runtime::Recording> recording;
-  size_t frames = 0;     // watched so far
-  size_t loops = 0;      // backward jumps and calls so far
+  size_t frames = 0;                                          // watched so far
+  size_t loops = 0;                                           // backward jumps and calls so far
   std::vector<std::pair<PyCodeObject*, const int*>> running;  // watched frames: code, and the instruction it is at
+  // How many frames were running when C code was entered that looks at what Python code hands to it.
+  size_t consumer_depth = SIZE_MAX;
   bool work_in_handler = false;  // tensor work was done where an exception would have been handled
-  bool ended_cleanly();  // nothing is left open: context variables are reset
+  bool ended_cleanly();          // nothing is left open: context variables are reset
 
  private:
   friend class CallModel;
@@ -128,12 +130,28 @@ class Watch {
   const runtime::TensorPlug& plug_;
   guard::PointerSet fresh_;
   guard::PointerMap<Kind> kinds_;
-  std::vector<py::Ref> kept_types_;  // those in kinds_
-  guard::PointerPairSet attributes_;  // of tracked instances, whose reads are noted already
+  std::vector<py::Ref> kept_types_;                        // those in kinds_
+  guard::PointerSet scanned_dicts_;   // whose keys were looked at
+  guard::PointerPairSet attributes_;                       // of tracked instances, whose reads are noted already
   std::vector<std::pair<py::Ref, py::Ref>> open_context_;  // context variables set by the call, with their tokens
   PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh
   std::string reason_, where_;
   Watch* outer_;
+};
+
+// While C code runs that looks at the results of the Python functions it calls: any(), sorted(key=...), filter, ...
+class ConsumerScope {
+ public:
+  explicit ConsumerScope(Watch& watch) : watch_(watch), before_(watch.consumer_depth) {
+    watch.consumer_depth = watch.running.size();
+  }
+  ~ConsumerScope() { watch_.consumer_depth = before_; }
+  ConsumerScope(const ConsumerScope&) = delete;
+  ConsumerScope& operator=(const ConsumerScope&) = delete;
+
+ private:
+  Watch& watch_;
+  size_t before_;
 };
 
 // Runs one frame in our interpreter if this thread is watching; otherwise as CPython would.

@@ -30,12 +30,23 @@ def change(name: str, source: str, change: str, undo: str, **more: object) -> No
 # -- variables --------------------------------------------------------------------------------------------------------
 
 change("global", "G = 1\ndef f(): return G + 1", "G = 5", "G = 1")
-change("global_deleted", "abs_ = abs\ndef f():\n  try: return abs_(-1)\n  except NameError: return 0", "del abs_", "abs_ = abs")
+change(
+    "global_deleted",
+    "abs_ = abs\ndef f():\n  try: return abs_(-1)\n  except NameError: return 0",
+    "del abs_",
+    "abs_ = abs",
+)
 change("global_object", "G = [1]\ndef f(): return len(G)", "G = [1, 2]", "G = [1]")
 change("global_shadows_builtin", "def f(): return len([1])", "len = lambda x: 9", "del len")
-change("builtin_replaced", "import builtins\nold = builtins.abs\ndef f(): return abs(-3)",
-       "builtins.abs = lambda x: 7", "builtins.abs = old")
-change("cell", """
+change(
+    "builtin_replaced",
+    "import builtins\nold = builtins.abs\ndef f(): return abs(-3)",
+    "builtins.abs = lambda x: 7",
+    "builtins.abs = old",
+)
+change(
+    "cell",
+    """
     def outer():
         x = 1
         def set(v):
@@ -44,73 +55,187 @@ change("cell", """
         def f(): return x + 1
         return f, set
     f, set = outer()
-    """, "set(5)", "set(1)")
-change("cell_of_a_callee", """
+    """,
+    "set(5)",
+    "set(1)",
+)
+change(
+    "cell_of_a_callee",
+    """
     def outer():
         x = [1]
         def g(): return x[0]
         return g, x
     g, x = outer()
     def f(): return g() + 1
-    """, "x[0] = 5", "x[0] = 1")
+    """,
+    "x[0] = 5",
+    "x[0] = 1",
+)
 change("default", "def g(a=1): return a\ndef f(): return g()", "g.__defaults__ = (2,)", "g.__defaults__ = (1,)")
 change("default_changed_inside", "L = [1]\ndef g(a=L): return len(a)\ndef f(): return g()", "L.append(2)", "L.pop()")
-change("keyword_default", "def g(*, a=1): return a\ndef f(): return g()", "g.__kwdefaults__['a'] = 2",
-       "g.__kwdefaults__['a'] = 1")
-change("keyword_defaults_replaced", "def g(*, a=1): return a\ndef f(): return g()", "g.__kwdefaults__ = {'a': 2}",
-       "g.__kwdefaults__ = {'a': 1}")
+change(
+    "keyword_default",
+    "def g(*, a=1): return a\ndef f(): return g()",
+    "g.__kwdefaults__['a'] = 2",
+    "g.__kwdefaults__['a'] = 1",
+)
+change(
+    "keyword_defaults_replaced",
+    "def g(*, a=1): return a\ndef f(): return g()",
+    "g.__kwdefaults__ = {'a': 2}",
+    "g.__kwdefaults__ = {'a': 1}",
+)
 change("own_default", "def f(a=1): return a", "f.__defaults__ = (2,)", "f.__defaults__ = (1,)")
-change("code", "def g(): return 1\ndef f(): return g()\nold = g.__code__", "g.__code__ = (lambda: 2).__code__",
-       "g.__code__ = old")
+change(
+    "code",
+    "def g(): return 1\ndef f(): return g()\nold = g.__code__",
+    "g.__code__ = (lambda: 2).__code__",
+    "g.__code__ = old",
+)
 change("own_code", "def f(): return 1\nold = f.__code__", "f.__code__ = (lambda: 2).__code__", "f.__code__ = old")
 change("function_attribute", "def g(): return g.n\ng.n = 1\ndef f(): return g()", "g.n = 2", "g.n = 1")
-change("function_attribute_and_code", "def g(): return 1\ng.n = 1\ndef f(): return g.n + g()\nold = g.__code__",
-       "g.__code__ = (lambda: 2).__code__", "g.__code__ = old")
-change("function_dict_replaced", "def g(): return 1\ng.n = 1\ndef f(): return g() + g.n", "g.__dict__ = {'n': 2}",
-       "g.__dict__ = {'n': 1}")
+change(
+    "function_attribute_and_code",
+    "def g(): return 1\ng.n = 1\ndef f(): return g.n + g()\nold = g.__code__",
+    "g.__code__ = (lambda: 2).__code__",
+    "g.__code__ = old",
+)
+change(
+    "function_dict_replaced",
+    "def g(): return 1\ng.n = 1\ndef f(): return g() + g.n",
+    "g.__dict__ = {'n': 2}",
+    "g.__dict__ = {'n': 1}",
+)
 change("function_name", "def g(): pass\ndef f(): return g.__name__", "g.__name__ = 'h'", "g.__name__ = 'g'")
 
 # -- attributes -------------------------------------------------------------------------------------------------------
 
 OBJECT = "class C:\n  pass\no = C()\no.x = 1\n"
 change("instance_attribute", OBJECT + "def f(): return o.x", "o.x = 2", "o.x = 1", unrelated="o.y = 1")
-change("instance_attribute_of_an_argument", OBJECT + "def f(a): return a.x", "o.x = 2", "o.x = 1", args="o",
-       unrelated="o.y = 1")
+change(
+    "instance_attribute_of_an_argument",
+    OBJECT + "def f(a): return a.x",
+    "o.x = 2",
+    "o.x = 1",
+    args="o",
+    unrelated="o.y = 1",
+)
 change("instance_attribute_deleted", OBJECT + "def f(): return getattr(o, 'x', 0)", "del o.x", "o.x = 1")
 change("instance_attribute_appears", OBJECT + "def f(): return hasattr(o, 'z')", "o.z = 1", "del o.z")
 change("instance_attribute_hides_class", "class C: x = 1\no = C()\ndef f(): return o.x", "o.x = 2", "del o.x")
-change("missing_attribute_caught", OBJECT + "def f():\n  try: return o.z\n  except AttributeError: return 0", "o.z = 5", "del o.z")
-change("instance_dict_replaced", OBJECT + "def f(): return o.x", "old = o.__dict__; o.__dict__ = {'x': 2}", "o.__dict__ = old")
+change(
+    "missing_attribute_caught",
+    OBJECT + "def f():\n  try: return o.z\n  except AttributeError: return 0",
+    "o.z = 5",
+    "del o.z",
+)
+change(
+    "instance_dict_replaced",
+    OBJECT + "def f(): return o.x",
+    "old = o.__dict__; o.__dict__ = {'x': 2}",
+    "o.__dict__ = old",
+)
 change("instance_dict_item", OBJECT + "def f(): return o.__dict__['x']", "o.__dict__['x'] = 2", "o.x = 1")
 change("vars", OBJECT + "def f(): return sorted(vars(o))", "o.z = 2", "del o.z", unrelated="C.y = 1")
-change("class_of_instance", OBJECT + "class D(C):\n  kind = 2\nC.kind = 1\ndef f(): return o.kind", "o.__class__ = D",
-       "o.__class__ = C")
-change("type_of_instance", OBJECT + "class D(C): pass\ndef f(): return type(o) is C", "o.__class__ = D", "o.__class__ = C")
-change("dunder_class", OBJECT + "class D(C): pass\ndef f(): return o.__class__.__name__", "o.__class__ = D", "o.__class__ = C")
+change(
+    "class_of_instance",
+    OBJECT + "class D(C):\n  kind = 2\nC.kind = 1\ndef f(): return o.kind",
+    "o.__class__ = D",
+    "o.__class__ = C",
+)
+change(
+    "type_of_instance", OBJECT + "class D(C): pass\ndef f(): return type(o) is C", "o.__class__ = D", "o.__class__ = C"
+)
+change(
+    "dunder_class",
+    OBJECT + "class D(C): pass\ndef f(): return o.__class__.__name__",
+    "o.__class__ = D",
+    "o.__class__ = C",
+)
 change("class_attribute", "class C: x = 1\ndef f(): return C.x", "C.x = 2", "C.x = 1", unrelated="C.y = 1")
-change("class_attribute_of_base", "class B: x = 1\nclass C(B): pass\no = C()\ndef f(): return o.x", "B.x = 2", "B.x = 1",
-       unrelated="B.y = 1")
-change("class_attribute_overridden", "class B: x = 1\nclass C(B): pass\no = C()\ndef f(): return o.x", "C.x = 2", "del C.x")
+change(
+    "class_attribute_of_base",
+    "class B: x = 1\nclass C(B): pass\no = C()\ndef f(): return o.x",
+    "B.x = 2",
+    "B.x = 1",
+    unrelated="B.y = 1",
+)
+change(
+    "class_attribute_overridden", "class B: x = 1\nclass C(B): pass\no = C()\ndef f(): return o.x", "C.x = 2", "del C.x"
+)
 change("class_name", "class C: pass\ndef f(): return C.__name__", "C.__name__ = 'D'", "C.__name__ = 'C'")
-change("method_of_class", "class C:\n  def m(self): return 1\no = C()\nold = C.m\ndef f(): return o.m()",
-       "C.m = lambda self: 2", "C.m = old")
-change("method_of_base", "class B:\n  def m(self): return 1\nclass C(B): pass\no = C()\nold = B.m\ndef f(): return o.m()",
-       "B.m = lambda self: 2", "B.m = old")
-change("method_of_instance", "class C:\n  def m(self): return 1\no = C()\ndef f(): return o.m()", "o.m = lambda: 2", "del o.m")
-change("method_of_fresh_object", "class C:\n  def m(self): return 1\nold = C.m\ndef f(): return C().m()",
-       "C.m = lambda self: 2", "C.m = old")
-change("class_method", "class C:\n  @classmethod\n  def m(cls): return 1\nold = C.__dict__['m']\ndef f(): return C.m()",
-       "C.m = classmethod(lambda cls: 2)", "C.m = old")
-change("static_method", "class C:\n  @staticmethod\n  def m(): return 1\nold = C.__dict__['m']\ndef f(): return C.m()",
-       "C.m = staticmethod(lambda: 2)", "C.m = old")
-change("property", "class C:\n  @property\n  def x(self): return 1\no = C()\nold = C.x\ndef f(): return o.x",
-       "C.x = property(lambda self: 2)", "C.x = old")
-change("property_reads", "class C:\n  @property\n  def x(self): return self.y\no = C()\no.y = 1\ndef f(): return o.x", "o.y = 2", "o.y = 1")
-change("slot", "class C: __slots__ = ('x', 'y')\no = C()\no.x = 1\ndef f(): return o.x", "o.x = 2", "o.x = 1", unrelated="o.y = 1")
-change("slot_that_was_unset", "class C: __slots__ = ('x',)\no = C()\ndef f():\n  try: return o.x\n  except AttributeError: return 0",
-       "o.x = 2", "del o.x")
-change("slot_probed", "class C: __slots__ = ('x',)\no = C()\ndef f(): return hasattr(o, 'x'), getattr(o, 'x', 0)", "o.x = 2", "del o.x", eager=None)
-change("slot_of_base_through_super", """
+change(
+    "method_of_class",
+    "class C:\n  def m(self): return 1\no = C()\nold = C.m\ndef f(): return o.m()",
+    "C.m = lambda self: 2",
+    "C.m = old",
+)
+change(
+    "method_of_base",
+    "class B:\n  def m(self): return 1\nclass C(B): pass\no = C()\nold = B.m\ndef f(): return o.m()",
+    "B.m = lambda self: 2",
+    "B.m = old",
+)
+change(
+    "method_of_instance",
+    "class C:\n  def m(self): return 1\no = C()\ndef f(): return o.m()",
+    "o.m = lambda: 2",
+    "del o.m",
+)
+change(
+    "method_of_fresh_object",
+    "class C:\n  def m(self): return 1\nold = C.m\ndef f(): return C().m()",
+    "C.m = lambda self: 2",
+    "C.m = old",
+)
+change(
+    "class_method",
+    "class C:\n  @classmethod\n  def m(cls): return 1\nold = C.__dict__['m']\ndef f(): return C.m()",
+    "C.m = classmethod(lambda cls: 2)",
+    "C.m = old",
+)
+change(
+    "static_method",
+    "class C:\n  @staticmethod\n  def m(): return 1\nold = C.__dict__['m']\ndef f(): return C.m()",
+    "C.m = staticmethod(lambda: 2)",
+    "C.m = old",
+)
+change(
+    "property",
+    "class C:\n  @property\n  def x(self): return 1\no = C()\nold = C.x\ndef f(): return o.x",
+    "C.x = property(lambda self: 2)",
+    "C.x = old",
+)
+change(
+    "property_reads",
+    "class C:\n  @property\n  def x(self): return self.y\no = C()\no.y = 1\ndef f(): return o.x",
+    "o.y = 2",
+    "o.y = 1",
+)
+change(
+    "slot",
+    "class C: __slots__ = ('x', 'y')\no = C()\no.x = 1\ndef f(): return o.x",
+    "o.x = 2",
+    "o.x = 1",
+    unrelated="o.y = 1",
+)
+change(
+    "slot_that_was_unset",
+    "class C: __slots__ = ('x',)\no = C()\ndef f():\n  try: return o.x\n  except AttributeError: return 0",
+    "o.x = 2",
+    "del o.x",
+)
+change(
+    "slot_probed",
+    "class C: __slots__ = ('x',)\no = C()\ndef f(): return hasattr(o, 'x'), getattr(o, 'x', 0)",
+    "o.x = 2",
+    "del o.x",
+    eager=None,
+)
+change(
+    "slot_of_base_through_super",
+    """
     class B: __slots__ = ('x',)
     class C(B):
         __slots__ = ()
@@ -118,60 +243,202 @@ change("slot_of_base_through_super", """
     o = C()
     o.x = 1
     def f(): return o.get()
-    """, "o.x = 2", "o.x = 1", eager=None)
-change("module_attribute", "import types\nm = types.ModuleType('m')\nm.x = 1\ndef f(): return m.x", "m.x = 2", "m.x = 1", unrelated="m.y = 1")
-change("module_attribute_appears", "import types\nm = types.ModuleType('m')\ndef f(): return hasattr(m, 'x')", "m.x = 2", "del m.x")
-change("module_getattr", "import types\nm = types.ModuleType('m')\ndef f(): return getattr(m, 'x', 0)",
-       "m.__getattr__ = lambda name: 5", "del m.__getattr__")
-change("module_class", "import types\nm = types.ModuleType('m')\nm.x = 1\nclass M(types.ModuleType):\n  x = property(lambda self: 2)\ndef f(): return m.x",
-       "m.__class__ = M", "m.__class__ = types.ModuleType")
-change("getattr_added", OBJECT + "def f(): return getattr(o, 'z', 0)", "C.__getattr__ = lambda self, name: 5", "del C.__getattr__")
-change("getattr_replaced", "class C:\n  def __getattr__(self, name): return 1\no = C()\nold = C.__getattr__\ndef f(): return o.z",
-       "C.__getattr__ = lambda self, name: 5", "C.__getattr__ = old")
-change("getattribute_added", OBJECT + "def f(): return o.x", "C.__getattribute__ = lambda self, name: 5", "del C.__getattribute__")
-change("descriptor_get_replaced", "class D:\n  def __get__(self, o, t): return 1\nclass C: x = D()\no = C()\nold = D.__get__\ndef f(): return o.x",
-       "D.__get__ = lambda self, o, t: 2", "D.__get__ = old")
-change("descriptor_get_replaced_for_the_class", "class D:\n  def __get__(self, o, t): return 1\nclass C: x = D()\nold = D.__get__\ndef f(): return C.x",
-       "D.__get__ = lambda self, o, t: 2", "D.__get__ = old")
-change("descriptor_get_added", "class D: pass\nclass C: x = D()\ndef f(): return C.x is None", "D.__get__ = lambda self, o, t: None", "del D.__get__")
-change("descriptor_becomes_data", "class D:\n  def __get__(self, o, t): return 1\nclass C: x = D()\no = C()\no.x = 5\ndef f(): return o.x",
-       "D.__set__ = lambda self, o, v: None", "del D.__set__")
-change("attribute_of_a_bound_method", "class C:\n  def m(self): return 1\nC.m.tag = 1\no = C()\ndef f(): return o.m.tag", "C.m.tag = 2", "C.m.tag = 1")
-change("metaclass_attribute", "class M(type): x = 1\nclass C(metaclass=M): pass\ndef f(): return C.x", "M.x = 2", "M.x = 1")
-change("metaclass_property", "class M(type):\n  @property\n  def x(cls): return 1\nclass C(metaclass=M): pass\nold = M.x\ndef f(): return C.x",
-       "M.x = property(lambda cls: 2)", "M.x = old")
-change("metaclass_assigned", "class M(type): pass\nclass N(type):\n  x = property(lambda cls: 2)\nclass C(metaclass=M): x = 1\ndef f(): return C.x",
-       "C.__class__ = N", "C.__class__ = M")
-change("super_method", "class B:\n  def m(self): return 1\nclass C(B):\n  def m(self): return super().m() + 1\no = C()\nold = B.m\ndef f(): return o.m()",
-       "B.m = lambda self: 5", "B.m = old")
-change("super_after_bases", "class A:\n  def m(self): return 1\nclass B:\n  def m(self): return 2\nclass C(A):\n  def n(self): return super().m()\no = C()\ndef f(): return o.n()",
-       "C.__bases__ = (B,)", "C.__bases__ = (A,)")
-change("bases", "class A: x = 1\nclass B: x = 2\nclass C(A): pass\no = C()\ndef f(): return o.x", "C.__bases__ = (B,)", "C.__bases__ = (A,)")
+    """,
+    "o.x = 2",
+    "o.x = 1",
+    eager=None,
+)
+change(
+    "module_attribute",
+    "import types\nm = types.ModuleType('m')\nm.x = 1\ndef f(): return m.x",
+    "m.x = 2",
+    "m.x = 1",
+    unrelated="m.y = 1",
+)
+change(
+    "module_attribute_appears",
+    "import types\nm = types.ModuleType('m')\ndef f(): return hasattr(m, 'x')",
+    "m.x = 2",
+    "del m.x",
+)
+change(
+    "module_getattr",
+    "import types\nm = types.ModuleType('m')\ndef f(): return getattr(m, 'x', 0)",
+    "m.__getattr__ = lambda name: 5",
+    "del m.__getattr__",
+)
+change(
+    "module_class",
+    "import types\nm = types.ModuleType('m')\nm.x = 1\nclass M(types.ModuleType):\n  x = property(lambda self: 2)\ndef f(): return m.x",
+    "m.__class__ = M",
+    "m.__class__ = types.ModuleType",
+)
+change(
+    "getattr_added",
+    OBJECT + "def f(): return getattr(o, 'z', 0)",
+    "C.__getattr__ = lambda self, name: 5",
+    "del C.__getattr__",
+)
+change(
+    "getattr_replaced",
+    "class C:\n  def __getattr__(self, name): return 1\no = C()\nold = C.__getattr__\ndef f(): return o.z",
+    "C.__getattr__ = lambda self, name: 5",
+    "C.__getattr__ = old",
+)
+change(
+    "getattribute_added",
+    OBJECT + "def f(): return o.x",
+    "C.__getattribute__ = lambda self, name: 5",
+    "del C.__getattribute__",
+)
+change(
+    "descriptor_get_replaced",
+    "class D:\n  def __get__(self, o, t): return 1\nclass C: x = D()\no = C()\nold = D.__get__\ndef f(): return o.x",
+    "D.__get__ = lambda self, o, t: 2",
+    "D.__get__ = old",
+)
+change(
+    "descriptor_get_replaced_for_the_class",
+    "class D:\n  def __get__(self, o, t): return 1\nclass C: x = D()\nold = D.__get__\ndef f(): return C.x",
+    "D.__get__ = lambda self, o, t: 2",
+    "D.__get__ = old",
+)
+change(
+    "descriptor_get_added",
+    "class D: pass\nclass C: x = D()\ndef f(): return C.x is None",
+    "D.__get__ = lambda self, o, t: None",
+    "del D.__get__",
+)
+change(
+    "descriptor_becomes_data",
+    "class D:\n  def __get__(self, o, t): return 1\nclass C: x = D()\no = C()\no.x = 5\ndef f(): return o.x",
+    "D.__set__ = lambda self, o, v: None",
+    "del D.__set__",
+)
+change(
+    "attribute_of_a_bound_method",
+    "class C:\n  def m(self): return 1\nC.m.tag = 1\no = C()\ndef f(): return o.m.tag",
+    "C.m.tag = 2",
+    "C.m.tag = 1",
+)
+change(
+    "metaclass_attribute", "class M(type): x = 1\nclass C(metaclass=M): pass\ndef f(): return C.x", "M.x = 2", "M.x = 1"
+)
+change(
+    "metaclass_property",
+    "class M(type):\n  @property\n  def x(cls): return 1\nclass C(metaclass=M): pass\nold = M.x\ndef f(): return C.x",
+    "M.x = property(lambda cls: 2)",
+    "M.x = old",
+)
+change(
+    "metaclass_assigned",
+    "class M(type): pass\nclass N(type):\n  x = property(lambda cls: 2)\nclass C(metaclass=M): x = 1\ndef f(): return C.x",
+    "C.__class__ = N",
+    "C.__class__ = M",
+)
+change(
+    "super_method",
+    "class B:\n  def m(self): return 1\nclass C(B):\n  def m(self): return super().m() + 1\no = C()\nold = B.m\ndef f(): return o.m()",
+    "B.m = lambda self: 5",
+    "B.m = old",
+)
+change(
+    "super_after_bases",
+    "class A:\n  def m(self): return 1\nclass B:\n  def m(self): return 2\nclass C(A):\n  def n(self): return super().m()\no = C()\ndef f(): return o.n()",
+    "C.__bases__ = (B,)",
+    "C.__bases__ = (A,)",
+)
+change(
+    "bases",
+    "class A: x = 1\nclass B: x = 2\nclass C(A): pass\no = C()\ndef f(): return o.x",
+    "C.__bases__ = (B,)",
+    "C.__bases__ = (A,)",
+)
 change("attribute_in_a_format_string", OBJECT + "def f(): return '{0.x}'.format(o)", "o.x = 2", "o.x = 1", eager=None)
 
 # -- types ------------------------------------------------------------------------------------------------------------
 
-change("isinstance_after_bases", "class A: pass\nclass B: pass\nclass C(A): pass\no = C()\ndef f(): return isinstance(o, A)",
-       "C.__bases__ = (B,)", "C.__bases__ = (A,)")
-change("isinstance_after_class", OBJECT + "class D: pass\ndef f(): return isinstance(o, C)", "o.__class__ = D", "o.__class__ = C")
-change("issubclass_after_bases", "class A: pass\nclass B: pass\nclass C(A): pass\ndef f(): return issubclass(C, A)",
-       "C.__bases__ = (B,)", "C.__bases__ = (A,)")
-change("abc_registration", "import abc\nclass A(abc.ABC): pass\nclass C: pass\no = C()\ndef f(): return isinstance(o, A)",
-       "A.register(C)", "class A(abc.ABC): pass", unrelated="unrelated = 1")
-change("instancecheck", "class M(type):\n  def __instancecheck__(cls, o): return False\nclass A(metaclass=M): pass\nold = M.__instancecheck__\ndef f(): return isinstance(5, A)",
-       "M.__instancecheck__ = lambda cls, o: True", "M.__instancecheck__ = old")
-change("instancecheck_in_a_tuple", "class M(type):\n  def __instancecheck__(cls, o): return False\nclass A(metaclass=M): pass\nold = M.__instancecheck__\ndef f(): return isinstance(5, (str, A))",
-       "M.__instancecheck__ = lambda cls, o: True", "M.__instancecheck__ = old")
-change("instancecheck_added", "class M(type): pass\nclass A(metaclass=M): pass\ndef f(): return isinstance(5, A)",
-       "M.__instancecheck__ = lambda cls, o: True", "del M.__instancecheck__")
-change("subclasses", "class C: pass\ndef f(): return len(C.__subclasses__())", "class D(C): pass", "del D; import gc; gc.collect()", eager=None)
+change(
+    "isinstance_after_bases",
+    "class A: pass\nclass B: pass\nclass C(A): pass\no = C()\ndef f(): return isinstance(o, A)",
+    "C.__bases__ = (B,)",
+    "C.__bases__ = (A,)",
+)
+change(
+    "isinstance_after_class",
+    OBJECT + "class D: pass\ndef f(): return isinstance(o, C)",
+    "o.__class__ = D",
+    "o.__class__ = C",
+)
+change(
+    "issubclass_after_bases",
+    "class A: pass\nclass B: pass\nclass C(A): pass\ndef f(): return issubclass(C, A)",
+    "C.__bases__ = (B,)",
+    "C.__bases__ = (A,)",
+)
+change(
+    "abc_registration",
+    "import abc\nclass A(abc.ABC): pass\nclass C: pass\no = C()\ndef f(): return isinstance(o, A)",
+    "A.register(C)",
+    "class A(abc.ABC): pass",
+    unrelated="unrelated = 1",
+)
+change(
+    "instancecheck",
+    "class M(type):\n  def __instancecheck__(cls, o): return False\nclass A(metaclass=M): pass\nold = M.__instancecheck__\ndef f(): return isinstance(5, A)",
+    "M.__instancecheck__ = lambda cls, o: True",
+    "M.__instancecheck__ = old",
+)
+change(
+    "instancecheck_in_a_tuple",
+    "class M(type):\n  def __instancecheck__(cls, o): return False\nclass A(metaclass=M): pass\nold = M.__instancecheck__\ndef f(): return isinstance(5, (str, A))",
+    "M.__instancecheck__ = lambda cls, o: True",
+    "M.__instancecheck__ = old",
+)
+change(
+    "instancecheck_added",
+    "class M(type): pass\nclass A(metaclass=M): pass\ndef f(): return isinstance(5, A)",
+    "M.__instancecheck__ = lambda cls, o: True",
+    "del M.__instancecheck__",
+)
+change(
+    "subclasses",
+    "class C: pass\ndef f(): return len(C.__subclasses__())",
+    "class D(C): pass",
+    "del D; import gc; gc.collect()",
+    eager=None,
+)
 change("callable", OBJECT + "def f(): return callable(o)", "C.__call__ = lambda self: 1", "del C.__call__")
-change("enum_value", "import enum\nclass E(enum.Enum):\n  A = 1\ndef f(): return E.A.value", "E.A._value_ = 5", "E.A._value_ = 1")
-change("enum_member", "import enum\nclass E(enum.Enum):\n  A = 1\n  B = 2\nchosen = E.A\ndef f(): return chosen is E.A, chosen.name", "chosen = E.B", "chosen = E.A")
-change("named_tuple", "import collections\nT = collections.namedtuple('T', 'a b')\nt = T(1, 2)\ndef f(): return t.a", "t = T(5, 2)", "t = T(1, 2)")
-change("named_tuple_method", "import collections\nclass T(collections.namedtuple('T', 'a')):\n  def __bool__(self): return False\nt = T(1)\nold = T.__bool__\ndef f(): return 1 if t else 2",
-       "T.__bool__ = lambda self: True", "T.__bool__ = old")
-change("data_class_field", "import dataclasses\n@dataclasses.dataclass\nclass D:\n  x: int\nd = D(1)\ndef f(): return d.x, d == D(1)", "d.x = 2", "d.x = 1")
+change(
+    "enum_value",
+    "import enum\nclass E(enum.Enum):\n  A = 1\ndef f(): return E.A.value",
+    "E.A._value_ = 5",
+    "E.A._value_ = 1",
+)
+change(
+    "enum_member",
+    "import enum\nclass E(enum.Enum):\n  A = 1\n  B = 2\nchosen = E.A\ndef f(): return chosen is E.A, chosen.name",
+    "chosen = E.B",
+    "chosen = E.A",
+)
+change(
+    "named_tuple",
+    "import collections\nT = collections.namedtuple('T', 'a b')\nt = T(1, 2)\ndef f(): return t.a",
+    "t = T(5, 2)",
+    "t = T(1, 2)",
+)
+change(
+    "named_tuple_method",
+    "import collections\nclass T(collections.namedtuple('T', 'a')):\n  def __bool__(self): return False\nt = T(1)\nold = T.__bool__\ndef f(): return 1 if t else 2",
+    "T.__bool__ = lambda self: True",
+    "T.__bool__ = old",
+)
+change(
+    "data_class_field",
+    "import dataclasses\n@dataclasses.dataclass\nclass D:\n  x: int\nd = D(1)\ndef f(): return d.x, d == D(1)",
+    "d.x = 2",
+    "d.x = 1",
+)
 change("generic_alias_argument", "T = int\ndef f(): return isinstance(5, T)", "T = str", "T = int")
 
 # -- special methods --------------------------------------------------------------------------------------------------
@@ -205,9 +472,19 @@ for method, expression, one, two in (
     ("getattr", "o.z", "lambda self, name: 1", "lambda self, name: 2"),
 ):
     source = f"class C:\n  def __exit__(self, *a): pass\ndef enter(o):\n  with o as x: return x\nC.__{method}__ = {one}\no = C()\ndef f(): return {expression}"
-    change(f"special_{method}_replaced", source, f"C.__{method}__ = {two}", f"C.__{method}__ = {one}", unrelated="C.unrelated = 1")
-    change(f"special_{method}_of_a_fresh_object", source.replace("return " + expression, f"o = C(); return {expression}"),
-           f"C.__{method}__ = {two}", f"C.__{method}__ = {one}")
+    change(
+        f"special_{method}_replaced",
+        source,
+        f"C.__{method}__ = {two}",
+        f"C.__{method}__ = {one}",
+        unrelated="C.unrelated = 1",
+    )
+    change(
+        f"special_{method}_of_a_fresh_object",
+        source.replace("return " + expression, f"o = C(); return {expression}"),
+        f"C.__{method}__ = {two}",
+        f"C.__{method}__ = {one}",
+    )
 
 for method, body, expression, added in (
     ("bool", "pass", "1 if o else 2", "lambda self: False"),
@@ -215,7 +492,12 @@ for method, body, expression, added in (
     ("ne", "pass", "o != 5", "lambda self, other: False"),
     ("iter", "def __getitem__(self, i): return [1, 2][i]", "list(o)", "lambda self: iter([7])"),
     ("contains", "def __getitem__(self, i): return [1, 2][i]", "2 in o", "lambda self, item: False"),
-    ("reversed", "def __getitem__(self, i): return [1, 2][i]\n  def __len__(self): return 2", "list(reversed(o))", "lambda self: iter([7])"),
+    (
+        "reversed",
+        "def __getitem__(self, i): return [1, 2][i]\n  def __len__(self): return 2",
+        "list(reversed(o))",
+        "lambda self: iter([7])",
+    ),
     ("format", "def __str__(self): return 'a'", "f'{o}'", "lambda self, spec: 'b'"),
     ("str", "def __repr__(self): return 'a'", "str(o)", "lambda self: 'b'"),
     ("index", "def __int__(self): return 1", "int(o)", None),
@@ -238,33 +520,102 @@ for method, body, expression, added in (
     )
     change(f"special_{method}_added", source, f"C.__{method}__ = {added}", f"del C.__{method}__")
 
-change("special_of_a_class_in_a_set", "class C:\n  def __eq__(self, o): return False\n  def __hash__(self): return 1\nG = {C()}\no = C()\nold = C.__eq__\ndef f(): return o in G",
-       "C.__eq__ = lambda self, o: True", "C.__eq__ = old")
-change("special_of_a_class_in_a_frozen_set", "class C:\n  def __eq__(self, o): return False\n  def __hash__(self): return 1\nG = frozenset([C()])\no = C()\nold = C.__eq__\ndef f(): return o in G",
-       "C.__eq__ = lambda self, o: True", "C.__eq__ = old")
-change("special_of_a_key", "class C:\n  def __eq__(self, o): return False\n  def __hash__(self): return hash('a')\nG = {C(): 1}\nold = C.__eq__\ndef f(): return 'a' in G",
-       "C.__eq__ = lambda self, o: True", "C.__eq__ = old")
-change("special_in_a_tuple", "class C:\n  def __hash__(self): return 1\nT = (C(),)\nold = C.__hash__\ndef f(): return hash(T)",
-       "C.__hash__ = lambda self: 2", "C.__hash__ = old")
-change("special_through_a_generator", "class C:\n  def __bool__(self): return False\nG = [C(), C()]\nold = C.__bool__\ndef f(): return any(o for o in G)",
-       "C.__bool__ = lambda self: True", "C.__bool__ = old")
-change("special_through_map", "class C:\n  def __str__(self): return 'a'\nG = [C()]\nold = C.__str__\ndef f(): return ''.join(map(str, (o for o in G)))",
-       "C.__str__ = lambda self: 'b'", "C.__str__ = old")
-change("special_through_sort", "class C:\n  def __init__(self, n): self.n = n\n  def __lt__(self, o): return self.n < o.n\na, b = C(1), C(2)\nold = C.__lt__\ndef f():\n  l = [b, a]\n  l.sort()\n  return l[0].n",
-       "C.__lt__ = lambda self, o: self.n > o.n", "C.__lt__ = old")
-change("special_missing_added", "class D(dict): pass\nd = D()\ndef f():\n  try: return d['k']\n  except KeyError: return 0",
-       "D.__missing__ = lambda self, key: 5", "del D.__missing__")
-change("special_contains_of_a_dict", "class D(dict): pass\nd = D(a=1)\ndef f(): return 'a' in d", "D.__contains__ = lambda self, key: False", "del D.__contains__")
-change("special_getitem_of_a_dict", "class D(dict): pass\nd = D(a=1)\ndef f(): return d['a']", "D.__getitem__ = lambda self, key: 7", "del D.__getitem__")
-change("special_getitem_of_a_list", "class L(list): pass\nl = L([1])\ndef f(): return l[0]", "L.__getitem__ = lambda self, key: 7", "del L.__getitem__")
-change("special_repr_of_a_metaclass", "class M(type):\n  def __repr__(cls): return 'a'\nclass C(metaclass=M): pass\nold = M.__repr__\ndef f(): return f'{C}'",
-       "M.__repr__ = lambda cls: 'b'", "M.__repr__ = old")
-change("special_of_a_base", "class B:\n  def __len__(self): return 1\nclass C(B): pass\no = C()\nold = B.__len__\ndef f(): return len(o)",
-       "B.__len__ = lambda self: 2", "B.__len__ = old")
-change("special_init", "class C:\n  def __init__(self): self.x = 1\nold = C.__init__\ndef f(): return C().x",
-       "C.__init__ = lambda self: setattr(self, 'x', 2)", "C.__init__ = old")
-change("special_new_added", "class C:\n  x = 1\ndef f(): return C().x", "C.__new__ = lambda cls: type('D', (), {'x': 2})()", "C.__new__ = object.__new__")
-change("metaclass_call_added", "class M(type): pass\nclass C(metaclass=M):\n  x = 1\nclass D:\n  x = 2\nd = D()\ndef f(): return C().x", "M.__call__ = lambda cls: d", "del M.__call__")
+change(
+    "special_of_a_class_in_a_set",
+    "class C:\n  def __eq__(self, o): return False\n  def __hash__(self): return 1\nG = {C()}\no = C()\nold = C.__eq__\ndef f(): return o in G",
+    "C.__eq__ = lambda self, o: True",
+    "C.__eq__ = old",
+)
+change(
+    "special_of_a_class_in_a_frozen_set",
+    "class C:\n  def __eq__(self, o): return False\n  def __hash__(self): return 1\nG = frozenset([C()])\no = C()\nold = C.__eq__\ndef f(): return o in G",
+    "C.__eq__ = lambda self, o: True",
+    "C.__eq__ = old",
+)
+change(
+    "special_of_a_key",
+    "class C:\n  def __eq__(self, o): return False\n  def __hash__(self): return hash('a')\nG = {C(): 1}\nold = C.__eq__\ndef f(): return 'a' in G",
+    "C.__eq__ = lambda self, o: True",
+    "C.__eq__ = old",
+)
+change(
+    "special_in_a_tuple",
+    "class C:\n  def __hash__(self): return 1\nT = (C(),)\nold = C.__hash__\ndef f(): return hash(T)",
+    "C.__hash__ = lambda self: 2",
+    "C.__hash__ = old",
+)
+change(
+    "special_through_a_generator",
+    "class C:\n  def __bool__(self): return False\nG = [C(), C()]\nold = C.__bool__\ndef f(): return any(o for o in G)",
+    "C.__bool__ = lambda self: True",
+    "C.__bool__ = old",
+)
+change(
+    "special_through_map",
+    "class C:\n  def __str__(self): return 'a'\nG = [C()]\nold = C.__str__\ndef f(): return ''.join(map(str, (o for o in G)))",
+    "C.__str__ = lambda self: 'b'",
+    "C.__str__ = old",
+)
+change(
+    "special_through_sort",
+    "class C:\n  def __init__(self, n): self.n = n\n  def __lt__(self, o): return self.n < o.n\na, b = C(1), C(2)\nold = C.__lt__\ndef f():\n  l = [b, a]\n  l.sort()\n  return l[0].n",
+    "C.__lt__ = lambda self, o: self.n > o.n",
+    "C.__lt__ = old",
+)
+change(
+    "special_missing_added",
+    "class D(dict): pass\nd = D()\ndef f():\n  try: return d['k']\n  except KeyError: return 0",
+    "D.__missing__ = lambda self, key: 5",
+    "del D.__missing__",
+)
+change(
+    "special_contains_of_a_dict",
+    "class D(dict): pass\nd = D(a=1)\ndef f(): return 'a' in d",
+    "D.__contains__ = lambda self, key: False",
+    "del D.__contains__",
+)
+change(
+    "special_getitem_of_a_dict",
+    "class D(dict): pass\nd = D(a=1)\ndef f(): return d['a']",
+    "D.__getitem__ = lambda self, key: 7",
+    "del D.__getitem__",
+)
+change(
+    "special_getitem_of_a_list",
+    "class L(list): pass\nl = L([1])\ndef f(): return l[0]",
+    "L.__getitem__ = lambda self, key: 7",
+    "del L.__getitem__",
+)
+change(
+    "special_repr_of_a_metaclass",
+    "class M(type):\n  def __repr__(cls): return 'a'\nclass C(metaclass=M): pass\nold = M.__repr__\ndef f(): return f'{C}'",
+    "M.__repr__ = lambda cls: 'b'",
+    "M.__repr__ = old",
+)
+change(
+    "special_of_a_base",
+    "class B:\n  def __len__(self): return 1\nclass C(B): pass\no = C()\nold = B.__len__\ndef f(): return len(o)",
+    "B.__len__ = lambda self: 2",
+    "B.__len__ = old",
+)
+change(
+    "special_init",
+    "class C:\n  def __init__(self): self.x = 1\nold = C.__init__\ndef f(): return C().x",
+    "C.__init__ = lambda self: setattr(self, 'x', 2)",
+    "C.__init__ = old",
+)
+change(
+    "special_new_added",
+    "class C:\n  x = 1\ndef f(): return C().x",
+    "C.__new__ = lambda cls: type('D', (), {'x': 2})()",
+    "C.__new__ = object.__new__",
+)
+change(
+    "metaclass_call_added",
+    "class M(type): pass\nclass C(metaclass=M):\n  x = 1\nclass D:\n  x = 2\nd = D()\ndef f(): return C().x",
+    "M.__call__ = lambda cls: d",
+    "del M.__call__",
+)
 
 # -- containers -------------------------------------------------------------------------------------------------------
 
@@ -277,15 +628,33 @@ for kind, value, grow, shrink in (
     ("default_dict", "defaultdict(int, {1: 1, 2: 2})", "G[3] = 3", "del G[3]"),
 ):
     for what, expression in (
-        ("length", "len(G)"), ("membership", "3 in G"), ("iteration", "[x for x in G]"), ("unpacking", "[*G]"), ("copy", "sorted(set(G))"),
-        ("comparison", f"G == {value}"), ("text", "f'{G}'"), ("maximum", "max(G)"), ("sum", "sum(x for x in G)"), ("enumerate", "list(enumerate(G))"),
-        ("star_call", "(lambda *a: a)(*G)"), ("any", "any(x == 3 for x in G)"), ("nested", "[[x] for x in [G]][0][0] == G and len(G)"),
+        ("length", "len(G)"),
+        ("membership", "3 in G"),
+        ("iteration", "[x for x in G]"),
+        ("unpacking", "[*G]"),
+        ("copy", "sorted(set(G))"),
+        ("comparison", f"G == {value}"),
+        ("text", "f'{G}'"),
+        ("maximum", "max(G)"),
+        ("sum", "sum(x for x in G)"),
+        ("enumerate", "list(enumerate(G))"),
+        ("star_call", "(lambda *a: a)(*G)"),
+        ("any", "any(x == 3 for x in G)"),
+        ("nested", "[[x] for x in [G]][0][0] == G and len(G)"),
     ):
         change(f"{kind}_{what}", f"{IMPORT}G = {value}\ndef f(): return {expression}", grow, shrink)
-    change(f"{kind}_truth", f"{IMPORT}G = {value}\nkept = G.copy()\ndef f(): return 1 if G else 2", "G.clear()",
-           "G.extend(kept) if isinstance(G, list) else G.update(kept)")
-    change(f"{kind}_not", f"{IMPORT}G = {value}\nkept = G.copy()\ndef f(): return not G", "G.clear()",
-           "G.extend(kept) if isinstance(G, list) else G.update(kept)")
+    change(
+        f"{kind}_truth",
+        f"{IMPORT}G = {value}\nkept = G.copy()\ndef f(): return 1 if G else 2",
+        "G.clear()",
+        "G.extend(kept) if isinstance(G, list) else G.update(kept)",
+    )
+    change(
+        f"{kind}_not",
+        f"{IMPORT}G = {value}\nkept = G.copy()\ndef f(): return not G",
+        "G.clear()",
+        "G.extend(kept) if isinstance(G, list) else G.update(kept)",
+    )
 
 change("list_item", "G = [1, 2]\ndef f(): return G[0]", "G[0] = 5", "G[0] = 1")
 change("list_order", "G = [1, 2]\ndef f(): return G[0]", "G.reverse()", "G.reverse()")
@@ -298,67 +667,264 @@ change("dict_values", "G = {'a': 1}\ndef f(): return sum(G.values())", "G['a'] =
 change("dict_items", "G = {'a': 1}\ndef f(): return [(k, v) for k, v in G.items()]", "G['a'] = 2", "G['a'] = 1")
 change("dict_order", "G = {'a': 1, 'b': 2}\ndef f(): return list(G)", "G['a'] = G.pop('a')", "G['b'] = G.pop('b')")
 change("dict_merge", "G = {'a': 1}\ndef f(): return {**G, 'c': 3}", "G['b'] = 2", "del G['b']")
-change("dict_double_star", "G = {'a': 1}\ndef g(**k): return sorted(k)\ndef f(): return g(**G)", "G['b'] = 2", "del G['b']")
+change(
+    "dict_double_star", "G = {'a': 1}\ndef g(**k): return sorted(k)\ndef f(): return g(**G)", "G['b'] = 2", "del G['b']"
+)
 change("dict_of_numbers", "G = {1: 'a'}\ndef f(): return G[1]", "G[1] = 'b'", "G[1] = 'a'")
-change("ordered_dict_order", "import collections\nG = collections.OrderedDict(a=1, b=2)\ndef f(): return list(G)", "G.move_to_end('a')", "G.move_to_end('b')")
-change("ordered_dict_first", "import collections\nG = collections.OrderedDict(a=1, b=2)\ndef f(): return next(iter(G.items()))", "G.move_to_end('a')", "G.move_to_end('b')")
+change(
+    "ordered_dict_order",
+    "import collections\nG = collections.OrderedDict(a=1, b=2)\ndef f(): return list(G)",
+    "G.move_to_end('a')",
+    "G.move_to_end('b')",
+)
+change(
+    "ordered_dict_first",
+    "import collections\nG = collections.OrderedDict(a=1, b=2)\ndef f(): return next(iter(G.items()))",
+    "G.move_to_end('a')",
+    "G.move_to_end('b')",
+)
 change("list_class", "class L(list): pass\nG = L([1])\nG.x = 1\ndef f(): return G.x, len(G)", "G.append(2)", "G.pop()")
 change("list_class_made_from", "class L(list): pass\nG = [1]\ndef f(): return len(L(G))", "G.append(2)", "G.pop()")
 change("dict_class_made_from", "class D(dict): pass\nG = {1: 1}\ndef f(): return len(D(G))", "G[2] = 2", "del G[2]")
 change("tuple_class_made_from", "class T(tuple): pass\nG = [1]\ndef f(): return len(T(G))", "G.append(2)", "G.pop()")
-change("str_class_made_from", "class S(str): pass\nclass C:\n  def __str__(self): return 'a'\no = C()\nold = C.__str__\ndef f(): return S(o) + '!'", "C.__str__ = lambda self: 'b'", "C.__str__ = old")
-change("set_class_with_own_iter", "class S(set):\n  def __iter__(self): return iter([9])\nG = S([1])\ndef f(): return 1 in G", "G.discard(1)", "G.add(1)")
-change("nested_list", "G = [[1], [2]]\ndef f(): return G[1][0]", "G[1][0] = 5", "G[1][0] = 2", unrelated="unrelated = G")
-change("nested_comparison", "G = {'a': [1, {2: (3, [4])}]}\nH = {'a': [1, {2: (3, [4])}]}\ndef f(): return G == H", "G['a'][1][2][1].append(5)", "G['a'][1][2][1].pop()")
+change(
+    "str_class_made_from",
+    "class S(str): pass\nclass C:\n  def __str__(self): return 'a'\no = C()\nold = C.__str__\ndef f(): return S(o) + '!'",
+    "C.__str__ = lambda self: 'b'",
+    "C.__str__ = old",
+)
+change(
+    "set_class_with_own_iter",
+    "class S(set):\n  def __iter__(self): return iter([9])\nG = S([1])\ndef f(): return 1 in G",
+    "G.discard(1)",
+    "G.add(1)",
+)
+change(
+    "nested_list", "G = [[1], [2]]\ndef f(): return G[1][0]", "G[1][0] = 5", "G[1][0] = 2", unrelated="unrelated = G"
+)
+change(
+    "nested_comparison",
+    "G = {'a': [1, {2: (3, [4])}]}\nH = {'a': [1, {2: (3, [4])}]}\ndef f(): return G == H",
+    "G['a'][1][2][1].append(5)",
+    "G['a'][1][2][1].pop()",
+)
 change("nested_text", "G = ([1],)\ndef f(): return str(G)", "G[0].append(2)", "G[0].pop()")
 change("list_in_a_tuple", "T = (1, [2])\ndef f(): return len(T[1])", "T[1].append(3)", "T[1].pop()")
-change("list_through_a_generator", "class C: pass\no = C()\no.l = []\nG = [o]\ndef f(): return any(o.l for o in G)", "o.l.append(1)", "o.l.pop()")
-change("list_through_a_key", "G = {'a': [2], 'b': [1]}\ndef f(): return sorted(['a', 'b'], key=lambda k: G[k])", "G['b'][0] = 3", "G['b'][0] = 1")
-change("list_through_a_sum", "class C: pass\no = C()\no.l = [1]\nG = [o]\ndef f(): return sum((o.l for o in G), [])", "o.l.append(2)", "o.l.pop()")
-change("list_through_filter", "G = {'a': [], 'b': [1]}\ndef f(): return list(filter(lambda k: G[k], 'ab'))", "G['a'].append(1)", "G['a'].pop()")
-change("mapping_with_keys", "class C:\n  def keys(self): return ['a']\n  def __getitem__(self, k): return 1\no = C()\nold = C.keys\ndef f(): return dict(o)", "C.keys = lambda self: ['b']", "C.keys = old", eager=None)
-change("namespace_comparison", "import types\na, b = types.SimpleNamespace(x=1), types.SimpleNamespace(x=1)\ndef f(): return a == b", "a.x = 2", "a.x = 1", eager=None)
-change("namespace_attribute", "import types\na = types.SimpleNamespace(x=1)\ndef f(): return a.x", "a.x = 2", "a.x = 1", unrelated="a.y = 1")
+change(
+    "list_through_a_generator",
+    "class C: pass\no = C()\no.l = []\nG = [o]\ndef f(): return any(o.l for o in G)",
+    "o.l.append(1)",
+    "o.l.pop()",
+)
+change(
+    "list_through_a_key",
+    "G = {'a': [2], 'b': [1]}\ndef f(): return sorted(['a', 'b'], key=lambda k: G[k])",
+    "G['b'][0] = 3",
+    "G['b'][0] = 1",
+)
+change(
+    "list_through_a_sum",
+    "class C: pass\no = C()\no.l = [1]\nG = [o]\ndef f(): return sum((o.l for o in G), [])",
+    "o.l.append(2)",
+    "o.l.pop()",
+)
+change(
+    "list_through_filter",
+    "G = {'a': [], 'b': [1]}\ndef f(): return list(filter(lambda k: G[k], 'ab'))",
+    "G['a'].append(1)",
+    "G['a'].pop()",
+)
+change(
+    "mapping_with_keys",
+    "class C:\n  def keys(self): return ['a']\n  def __getitem__(self, k): return 1\no = C()\nold = C.keys\ndef f(): return dict(o)",
+    "C.keys = lambda self: ['b']",
+    "C.keys = old",
+    eager=None,
+)
+change(
+    "namespace_comparison",
+    "import types\na, b = types.SimpleNamespace(x=1), types.SimpleNamespace(x=1)\ndef f(): return a == b",
+    "a.x = 2",
+    "a.x = 1",
+    eager=None,
+)
+change(
+    "namespace_attribute",
+    "import types\na = types.SimpleNamespace(x=1)\ndef f(): return a.x",
+    "a.x = 2",
+    "a.x = 1",
+    unrelated="a.y = 1",
+)
 change("exception_text", "e = ValueError(1)\ndef f(): return str(e)", "e.args = (2,)", "e.args = (1,)", eager=None)
-change("deque", "import collections\nG = collections.deque([1])\ndef f(): return len(G)", "G.append(2)", "G.pop()", eager=None)
+change(
+    "deque",
+    "import collections\nG = collections.deque([1])\ndef f(): return len(G)",
+    "G.append(2)",
+    "G.pop()",
+    eager=None,
+)
 change("bytearray", "G = bytearray(b'a')\ndef f(): return len(G)", "G.append(1)", "G.pop()", eager=None)
-change("mapping_proxy", "import types\nG = {'a': 1}\nP = types.MappingProxyType(G)\ndef f(): return P['a']", "G['a'] = 2", "G['a'] = 1", eager=None)
-change("user_dict", "import collections\nG = collections.UserDict(a=1)\ndef f(): return G['a']", "G['a'] = 2", "G['a'] = 1")
-change("iterated_object", "class C:\n  def __init__(self): self.items = [1]\n  def __iter__(self): return iter(self.items)\no = C()\ndef f(): return list(o)", "o.items.append(2)", "o.items.pop()")
+change(
+    "mapping_proxy",
+    "import types\nG = {'a': 1}\nP = types.MappingProxyType(G)\ndef f(): return P['a']",
+    "G['a'] = 2",
+    "G['a'] = 1",
+    eager=None,
+)
+change(
+    "user_dict", "import collections\nG = collections.UserDict(a=1)\ndef f(): return G['a']", "G['a'] = 2", "G['a'] = 1"
+)
+change(
+    "iterated_object",
+    "class C:\n  def __init__(self): self.items = [1]\n  def __iter__(self): return iter(self.items)\no = C()\ndef f(): return list(o)",
+    "o.items.append(2)",
+    "o.items.pop()",
+)
 
 # -- other state ------------------------------------------------------------------------------------------------------
 
-change("context_variable", "import contextvars\nv = contextvars.ContextVar('v', default=1)\ndef f(): return v.get()", "v.set(2)", "v.set(1)")
-change("context_variable_unset", "import contextvars\nv = contextvars.ContextVar('v')\ndef f(): return v.get(0)", "token = v.set(2)", "v.reset(token)")
-change("recursion_limit", "import sys\nold = sys.getrecursionlimit()\ndef f(): return sys.getrecursionlimit() == old", "sys.setrecursionlimit(old + 1)", "sys.setrecursionlimit(old)")
-change("import_replaced", "import sys, types\nm = types.ModuleType('made_up')\nm.x = 1\nn = types.ModuleType('made_up')\nn.x = 2\nsys.modules['made_up'] = m\ndef f():\n  import made_up\n  return made_up.x",
-       "sys.modules['made_up'] = n", "sys.modules['made_up'] = m")
-change("import_from_replaced", "import sys, types\nm = types.ModuleType('made_up')\nm.x = 1\nsys.modules['made_up'] = m\ndef f():\n  from made_up import x\n  return x",
-       "m.x = 2", "m.x = 1", unrelated="m.y = 1")
-change("import_hook", "import builtins, math, types\nold = builtins.__import__\nfake = types.SimpleNamespace(pi=3)\ndef f():\n  import math\n  return math.pi",
-       "builtins.__import__ = lambda name, *a: fake if name == 'math' else old(name, *a)", "builtins.__import__ = old")
-change("cached_function", "import functools\nG = [1]\n@functools.lru_cache\ndef g(): return G[0]\ndef f(): return g()", "G[0] = 2; g.cache_clear()", "G[0] = 1; g.cache_clear()", eager=None)
-change("partial_keywords", "import functools\ndef g(a, b=1): return a + b\np = functools.partial(g, 1, b=2)\ndef f(): return p()", "p.keywords['b'] = 5", "p.keywords['b'] = 2")
-change("partial_replaced", "import functools\np = functools.partial(max, 1)\ndef f(): return p(2)", "p = functools.partial(max, 5)", "p = functools.partial(max, 1)")
-change("class_in_a_text", "class C: pass\ndef f(): return f'{C}'", "C.__qualname__ = 'D'", "C.__qualname__ = 'C'", eager=None)
+change(
+    "context_variable",
+    "import contextvars\nv = contextvars.ContextVar('v', default=1)\ndef f(): return v.get()",
+    "v.set(2)",
+    "v.set(1)",
+)
+change(
+    "context_variable_unset",
+    "import contextvars\nv = contextvars.ContextVar('v')\ndef f(): return v.get(0)",
+    "token = v.set(2)",
+    "v.reset(token)",
+)
+change(
+    "recursion_limit",
+    "import sys\nold = sys.getrecursionlimit()\ndef f(): return sys.getrecursionlimit() == old",
+    "sys.setrecursionlimit(old + 1)",
+    "sys.setrecursionlimit(old)",
+)
+change(
+    "import_replaced",
+    "import sys, types\nm = types.ModuleType('made_up')\nm.x = 1\nn = types.ModuleType('made_up')\nn.x = 2\nsys.modules['made_up'] = m\ndef f():\n  import made_up\n  return made_up.x",
+    "sys.modules['made_up'] = n",
+    "sys.modules['made_up'] = m",
+)
+change(
+    "import_from_replaced",
+    "import sys, types\nm = types.ModuleType('made_up')\nm.x = 1\nsys.modules['made_up'] = m\ndef f():\n  from made_up import x\n  return x",
+    "m.x = 2",
+    "m.x = 1",
+    unrelated="m.y = 1",
+)
+change(
+    "import_hook",
+    "import builtins, math, types\nold = builtins.__import__\nfake = types.SimpleNamespace(pi=3)\ndef f():\n  import math\n  return math.pi",
+    "builtins.__import__ = lambda name, *a: fake if name == 'math' else old(name, *a)",
+    "builtins.__import__ = old",
+)
+change(
+    "cached_function",
+    "import functools\nG = [1]\n@functools.lru_cache\ndef g(): return G[0]\ndef f(): return g()",
+    "G[0] = 2; g.cache_clear()",
+    "G[0] = 1; g.cache_clear()",
+    eager=None,
+)
+change(
+    "partial_keywords",
+    "import functools\ndef g(a, b=1): return a + b\np = functools.partial(g, 1, b=2)\ndef f(): return p()",
+    "p.keywords['b'] = 5",
+    "p.keywords['b'] = 2",
+)
+change(
+    "partial_replaced",
+    "import functools\np = functools.partial(max, 1)\ndef f(): return p(2)",
+    "p = functools.partial(max, 5)",
+    "p = functools.partial(max, 1)",
+)
+change(
+    "class_in_a_text",
+    "class C: pass\ndef f(): return f'{C}'",
+    "C.__qualname__ = 'D'",
+    "C.__qualname__ = 'C'",
+    eager=None,
+)
 
 # -- arguments --------------------------------------------------------------------------------------------------------
 
 change("argument_list", "a = [1]\ndef f(x): return len(x)", "a.append(2)", "a.pop()", args="a")
-change("argument_dict_order", "a = {'x': 1, 'y': 2}\ndef f(x): return list(x)", "a['x'] = a.pop('x')", "a['y'] = a.pop('y')", args="a")
-change("argument_nested", "a = [{'k': (1, [2])}]\ndef f(x): return x[0]['k'][1][0]", "a[0]['k'][1][0] = 5", "a[0]['k'][1][0] = 2", args="a")
+change(
+    "argument_dict_order",
+    "a = {'x': 1, 'y': 2}\ndef f(x): return list(x)",
+    "a['x'] = a.pop('x')",
+    "a['y'] = a.pop('y')",
+    args="a",
+)
+change(
+    "argument_nested",
+    "a = [{'k': (1, [2])}]\ndef f(x): return x[0]['k'][1][0]",
+    "a[0]['k'][1][0] = 5",
+    "a[0]['k'][1][0] = 2",
+    args="a",
+)
 change("argument_set", "a = {1}\ndef f(x): return len(x)", "a.add(2)", "a.remove(2)", args="a")
 change("argument_value", "n = 1\ndef f(x): return x + 1", "n = 2", "n = 1", args="n")
 change("argument_type", "n = 1\ndef f(x): return type(x).__name__", "n = True", "n = 1", args="n")
 change("argument_zero", "n = 0.0\ndef f(x): return str(x)", "n = -0.0", "n = 0.0", args="n")
 change("argument_is_state", "a = b = [1]\ndef f(x): return x is b", "a = [1]", "a = b", args="a", eager=None)
-change("arguments_are_one", "a, b = [1], [1]\nc = a\ndef f(x, y): return x is y", "b = a", "b = [1]", args="a, b", eager=None)
-change("empty_arguments_are_one", "a, b = [], []\ndef f(x, y): return x is y", "b = a", "b = []", args="a, b", eager=None)
+change(
+    "arguments_are_one",
+    "a, b = [1], [1]\nc = a\ndef f(x, y): return x is y",
+    "b = a",
+    "b = [1]",
+    args="a, b",
+    eager=None,
+)
+change(
+    "empty_arguments_are_one", "a, b = [], []\ndef f(x, y): return x is y", "b = a", "b = []", args="a, b", eager=None
+)
 change("argument_address", "a = b = [1]\ndef f(x): return id(x) == id(b)", "a = [1]", "a = b", args="a", eager=None)
-change("argument_operator_is", "import operator\na = b = [1]\ndef f(x): return operator.is_(x, b)", "a = [1]", "a = b", args="a", eager=None)
-change("argument_is_a_number", "big = int('1000')\na = big\ndef f(x): return x is big", "a = int('1000')", "a = big", args="a", eager=None)
-change("argument_nan", "n = float('nan')\nm = n\ndef f(x): return x in [m]", "n = float('nan')", "n = m", args="n", eager=None)
-change("argument_keywords", "k = {'a': 1, 'b': 2}\ndef f(**x): return list(x)", "k = {'b': 2, 'a': 1}", "k = {'a': 1, 'b': 2}", args="**k")
+change(
+    "argument_operator_is",
+    "import operator\na = b = [1]\ndef f(x): return operator.is_(x, b)",
+    "a = [1]",
+    "a = b",
+    args="a",
+    eager=None,
+)
+change(
+    "argument_is_a_number",
+    "big = int('1000')\na = big\ndef f(x): return x is big",
+    "a = int('1000')",
+    "a = big",
+    args="a",
+    eager=None,
+)
+change(
+    "argument_nan",
+    "n = float('nan')\nm = n\ndef f(x): return x in [m]",
+    "n = float('nan')",
+    "n = m",
+    args="n",
+    eager=None,
+)
+change(
+    "argument_keywords",
+    "k = {'a': 1, 'b': 2}\ndef f(**x): return list(x)",
+    "k = {'b': 2, 'a': 1}",
+    "k = {'a': 1, 'b': 2}",
+    args="**k",
+)
 change("argument_count", "k = (1,)\ndef f(*x): return len(x)", "k = (1, 2)", "k = (1,)", args="*k")
-change("argument_also_in_state", "G = [1]\na = G\ndef f(x): return G[0] + x[0]", "a = [1]; G[0] = 5", "G[0] = 1; a = G", args="a")
-change("argument_also_returned_from_state", "G = [1]\na = G\ndef f(x): return G is a, len(x)", "a = [1]", "a = G", args="a", eager=None)
+change(
+    "argument_also_in_state",
+    "G = [1]\na = G\ndef f(x): return G[0] + x[0]",
+    "a = [1]; G[0] = 5",
+    "G[0] = 1; a = G",
+    args="a",
+)
+change(
+    "argument_also_returned_from_state",
+    "G = [1]\na = G\ndef f(x): return G is a, len(x)",
+    "a = [1]",
+    "a = G",
+    args="a",
+    eager=None,
+)

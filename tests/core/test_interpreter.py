@@ -2,6 +2,7 @@
 
 import dis
 import types
+
 import pytest
 
 from core import worlds
@@ -47,7 +48,15 @@ def check_state(program, compiled, raised):
 
 
 # Instructions that no function contains, or that CPython 3.11's compiler never emits for one.
-NEVER_IN_FUNCTIONS = {"CACHE", "PRINT_EXPR", "IMPORT_STAR", "LOAD_NAME", "STORE_NAME", "DELETE_NAME", "SETUP_ANNOTATIONS"}
+NEVER_IN_FUNCTIONS = {
+    "CACHE",
+    "PRINT_EXPR",
+    "IMPORT_STAR",
+    "LOAD_NAME",
+    "STORE_NAME",
+    "DELETE_NAME",
+    "SETUP_ANNOTATIONS",
+}
 
 
 def opcodes_of(code: types.CodeType) -> set[str]:

@@ -169,7 +169,7 @@ def test_locals_die_while_the_call_runs():
     def run():
         first = Box()
         dies = weakref.ref(first)
-        first = None  # noqa: F841
+        first = None
         return dies() is None
 
     assert worlds.watched(run)() is True
@@ -397,7 +397,10 @@ def test_deep_recursion_takes_no_more_stack_than_in_plain_python(after):
     assert out == "100000"
 
 
-@pytest.mark.parametrize("use", ["nest == other", "len(str(type(nest)))", "nest in [other]", "repr(flat)", "make(100_000)", "hash(tuples) == 0"])
+@pytest.mark.parametrize(
+    "use",
+    ["nest == other", "len(str(type(nest)))", "nest in [other]", "repr(flat)", "make(100_000)", "hash(tuples) == 0"],
+)
 def test_deeply_nested_values_do_not_crash(use):
     out = run_alone(f"""
         def make(n):

@@ -88,14 +88,15 @@ TEST(every_instruction_is_what_dis_says) {
 
 TEST(an_instruction_restarts_at_its_first_extended_arg) {
   PythonWorld world(kFunctions);
-  world.run("code = long.__code__\n"
-            "rows = [(i.offset // 2, i.opname) for i in dis.get_instructions(code)]\n"
-            "starts, first = {}, None\n"
-            "for index, name in rows:\n"
-            "    if first is None: first = index\n"
-            "    starts[index] = first\n"
-            "    if name != 'EXTENDED_ARG': first = None\n"
-            "extended = sum(name == 'EXTENDED_ARG' for _, name in rows)\n");
+  world.run(
+      "code = long.__code__\n"
+      "rows = [(i.offset // 2, i.opname) for i in dis.get_instructions(code)]\n"
+      "starts, first = {}, None\n"
+      "for index, name in rows:\n"
+      "    if first is None: first = index\n"
+      "    starts[index] = first\n"
+      "    if name != 'EXTENDED_ARG': first = None\n"
+      "extended = sum(name == 'EXTENDED_ARG' for _, name in rows)\n");
   CHECK(world.number("extended") > 10);
   const mg_instruction* decoded = mg_decoded((PyCodeObject*)world["code"]);
   Py_ssize_t position = 0;

@@ -169,9 +169,10 @@ TEST(special_methods_are_guarded_whether_they_are_there_or_not) {
   noted.notices("C.__len__ = lambda self: 2");
   noted.keeps("C.__len__ = old");
   for (const char* special :
-       {"__bool__", "__eq__", "__add__", "__radd__", "__iadd__", "__getitem__", "__iter__", "__next__", "__call__",
-        "__get__", "__set__", "__getattr__", "__getattribute__", "__setattr__", "__contains__", "__hash__", "__int__",
-        "__index__", "__await__", "__init__", "__format__", "__reversed__", "__missing__", "__round__", "__del__"}) {
+       {"__bool__",     "__eq__",      "__add__",   "__radd__",  "__iadd__",    "__getitem__",      "__iter__",
+        "__next__",     "__call__",    "__get__",   "__set__",   "__getattr__", "__getattribute__", "__setattr__",
+        "__contains__", "__hash__",    "__int__",   "__index__", "__await__",   "__init__",         "__format__",
+        "__reversed__", "__missing__", "__round__", "__del__"}) {
     std::string attribute = std::string("C.") + special;
     noted.notices(attribute + " = lambda *a: 1");
     noted.keeps("del " + attribute);
@@ -298,7 +299,8 @@ namespace {
 // Calls are written as Python: `(args, kwargs)`.
 class Call {
  public:
-  Call(const PythonWorld& world, const std::string& text) : both_(world.value("(lambda *a, **k: (a, k))(" + text + ")")) {
+  Call(const PythonWorld& world, const std::string& text)
+      : both_(world.value("(lambda *a, **k: (a, k))(" + text + ")")) {
     PyObject *args = PyTuple_GET_ITEM(both_.get(), 0), *kwargs = PyTuple_GET_ITEM(both_.get(), 1);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) values_.push_back(PyTuple_GET_ITEM(args, i));
     if (PyDict_GET_SIZE(kwargs)) {

@@ -113,10 +113,11 @@ TEST(an_instance_gets_its_slots_past_its_setattr) {
 }
 
 TEST(instances_built_on_containers_get_their_items) {
-  Built built("from collections import OrderedDict\n"
-              "class D(dict):\n  def __setitem__(self, k, v): raise RuntimeError\n"
-              "class O(OrderedDict):\n  def __setitem__(self, k, v): raise RuntimeError\n"
-              "class L(list):\n  def append(self, x): raise RuntimeError\n");
+  Built built(
+      "from collections import OrderedDict\n"
+      "class D(dict):\n  def __setitem__(self, k, v): raise RuntimeError\n"
+      "class O(OrderedDict):\n  def __setitem__(self, k, v): raise RuntimeError\n"
+      "class L(list):\n  def append(self, x): raise RuntimeError\n");
   uint32_t a = built.constant("'a'"), b = built.constant("'b'"), one = built.constant("1");
   auto instance = [&](const char* type, Recipe::Base base, std::vector<uint32_t> operands) {
     Recipe recipe;

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from .runner import Case, base, program
 
 
-
 @program()
 def module_attribute_written_and_not_read() -> Case:
     class Model(nn.Module):
@@ -140,8 +139,6 @@ def shared_dict_written() -> Case:
     return Case(call, observe=lambda: dict(everything))
 
 
-
-
 @program()
 def dict_behind_a_slot_of_a_new_object_read() -> Case:
     class Box:
@@ -198,8 +195,6 @@ def _first_of_zip(stream: Stream) -> int:
     for item, _ in zip(stream, [1, 2], strict=False):
         return item
     return 0
-
-
 
 
 @program()

@@ -12,7 +12,6 @@ from torch import Tensor
 from .runner import Case, base, program
 
 
-
 def _two_tensors() -> tuple[Tensor, Tensor]:
     return base(), base()
 
@@ -116,8 +115,6 @@ def nan_in_a_tuple() -> Case:
         lambda x, value: x * 2 if value in (nan,) else x * 3,
         inputs=lambda i: (base(), nan if i % 2 else float("nan")),
     )
-
-
 
 
 @program()

@@ -18,7 +18,6 @@ from torch import Tensor
 from .runner import Case, base, program
 
 
-
 def _holder(**values: Any) -> types.SimpleNamespace:
     return types.SimpleNamespace(**values)
 

@@ -40,7 +40,6 @@ LIBRARY.impl("total", lambda x: int(x.sum()), "CPU")
 ops = torch.ops.magneto_soundness
 
 
-
 @program()
 def tensor_made_of_tensors() -> Case:
     return Case(lambda x: torch.tensor([x[0], x[1] * 2]) + 1, inputs=lambda i: (base() + i,))
@@ -62,8 +61,6 @@ def tensor_copied_from_a_tensor() -> Case:
         return x.clone().detach() + torch.as_tensor(x)
 
     return Case(call, inputs=lambda i: (base() + i,))
-
-
 
 
 def _indices(i: int) -> tuple[Tensor, Tensor]:

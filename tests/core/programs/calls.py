@@ -214,8 +214,13 @@ def callbacks_that_raise(values):
         return x
 
     found = []
-    for attempt in (lambda: list(map(bad, values)), lambda: sorted(values, key=bad), lambda: max(values, key=bad),
-                    lambda: any(bad(x) is None for x in values), lambda: [*filter(bad, values)]):
+    for attempt in (
+        lambda: list(map(bad, values)),
+        lambda: sorted(values, key=bad),
+        lambda: max(values, key=bad),
+        lambda: any(bad(x) is None for x in values),
+        lambda: [*filter(bad, values)],
+    ):
         try:
             attempt()
         except ValueError as error:
@@ -236,11 +241,43 @@ def operator_functions():
 @program
 def builtins_of_all_kinds():
     return (
-        abs(-1), bin(5), chr(65), divmod(7, 2), hex(255), isinstance(1, (int, str)), issubclass(bool, int), len("abc"),
-        max(1, 2), min([3, 4]), oct(8), ord("a"), pow(2, 3, 5), repr("x"), round(2.5), sum([1, 2], 3), callable(len),
-        list(reversed([1, 2])), sorted({3, 1}), type(5).__name__, str(1.5), int("7"), float("1.5"), bool([]), hash("a") == hash("a"),
-        list("ab"), tuple([1]), dict(a=1), set([1]), frozenset([1]) == {1}, complex(1, 2), bytes(2), getattr("a", "upper")(),
-        hasattr(1, "real"), [*range(3)], slice(1, 2).start, format(3.14159, ".2f"),
+        abs(-1),
+        bin(5),
+        chr(65),
+        divmod(7, 2),
+        hex(255),
+        isinstance(1, (int, str)),
+        issubclass(bool, int),
+        len("abc"),
+        max(1, 2),
+        min([3, 4]),
+        oct(8),
+        ord("a"),
+        pow(2, 3, 5),
+        repr("x"),
+        round(2.5),
+        sum([1, 2], 3),
+        callable(len),
+        list(reversed([1, 2])),
+        sorted({3, 1}),
+        type(5).__name__,
+        str(1.5),
+        int("7"),
+        float("1.5"),
+        bool([]),
+        hash("a") == hash("a"),
+        list("ab"),
+        tuple([1]),
+        dict(a=1),
+        set([1]),
+        frozenset([1]) == {1},
+        complex(1, 2),
+        bytes(2),
+        getattr("a", "upper")(),
+        hasattr(1, "real"),
+        [*range(3)],
+        slice(1, 2).start,
+        format(3.14159, ".2f"),
     )
 
 
@@ -262,7 +299,17 @@ def methods_of_builtins():
     unique.add(3)
     unique.discard(1)
     unique |= {9}
-    return values, last, table, popped, unique, "a-b".split("-"), " x ".strip(), "%s-%d" % ("a", 1), "{}:{k}".format(1, k=2)
+    return (
+        values,
+        last,
+        table,
+        popped,
+        unique,
+        "a-b".split("-"),
+        " x ".strip(),
+        "%s-%d" % ("a", 1),
+        "{}:{k}".format(1, k=2),
+    )
 
 
 @program
@@ -334,8 +381,16 @@ METHODS = Methods()
 def all_kinds_of_methods(o):
     bound = o.method
     return (
-        o.method(1), o.of_class(2), o.static(3), Methods.method(o, 4), Methods.of_class(5), Methods.static(6),
-        bound(7), bound.__func__(o, 8), bound.__self__ is o, list(map(bound, [1, 2])),
+        o.method(1),
+        o.of_class(2),
+        o.static(3),
+        Methods.method(o, 4),
+        Methods.of_class(5),
+        Methods.static(6),
+        bound(7),
+        bound.__func__(o, 8),
+        bound.__self__ is o,
+        list(map(bound, [1, 2])),
     )
 
 

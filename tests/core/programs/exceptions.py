@@ -388,12 +388,48 @@ def next_of(noisy):
 
 
 PLACES = [
-    lambda x: x.attribute, setting, deleting, lambda x: x[1], storing, removing, lambda x: x(), lambda x: x + 1,
-    lambda x: 1 + x, adding_in_place, lambda x: -x, branching, branching_back, lambda x: not x, short_cut,
-    lambda x: x == 1, lambda x: x < 1, chained, lambda x: 1 in x, in_a_set, in_a_dict, in_a_comprehension,
-    in_a_set_comprehension, unpacked, starred, starred_into_a_set, starred_call, iterated, lambda x: len(x),
-    formatted, shown, as_text, lambda x: hash(x), lambda x: [1][x], sliced, entered, yielded_from, next_of,
-    lambda x: x.method(1), lambda x: sorted([x, x]), lambda x: [i for i in map(int, [x])], lambda x: x if x else 0,
+    lambda x: x.attribute,
+    setting,
+    deleting,
+    lambda x: x[1],
+    storing,
+    removing,
+    lambda x: x(),
+    lambda x: x + 1,
+    lambda x: 1 + x,
+    adding_in_place,
+    lambda x: -x,
+    branching,
+    branching_back,
+    lambda x: not x,
+    short_cut,
+    lambda x: x == 1,
+    lambda x: x < 1,
+    chained,
+    lambda x: 1 in x,
+    in_a_set,
+    in_a_dict,
+    in_a_comprehension,
+    in_a_set_comprehension,
+    unpacked,
+    starred,
+    starred_into_a_set,
+    starred_call,
+    iterated,
+    lambda x: len(x),
+    formatted,
+    shown,
+    as_text,
+    lambda x: hash(x),
+    lambda x: [1][x],
+    sliced,
+    entered,
+    yielded_from,
+    next_of,
+    lambda x: x.method(1),
+    lambda x: sorted([x, x]),
+    lambda x: [i for i in map(int, [x])],
+    lambda x: x if x else 0,
 ]
 
 
@@ -465,9 +501,23 @@ def stop_iteration_in_a_function():
 @program
 def lookup_errors():
     found = []
-    for attempt in (lambda: {}["k"], lambda: [][3], lambda: (1).nothing, lambda: "a" + 1, lambda: int("x"), lambda: 1 / 0,
-                    lambda: None.x, lambda: [].append(), lambda: {}[[]], lambda: -"a",
-                    lambda: len(5), lambda: iter(5), lambda: 1 < "a", lambda: 1 in 5, lambda: fails(n=0, m=1)):
+    for attempt in (
+        lambda: {}["k"],
+        lambda: [][3],
+        lambda: (1).nothing,
+        lambda: "a" + 1,
+        lambda: int("x"),
+        lambda: 1 / 0,
+        lambda: None.x,
+        lambda: [].append(),
+        lambda: {}[[]],
+        lambda: -"a",
+        lambda: len(5),
+        lambda: iter(5),
+        lambda: 1 < "a",
+        lambda: 1 in 5,
+        lambda: fails(n=0, m=1),
+    ):
         try:
             attempt()
         except Exception as error:

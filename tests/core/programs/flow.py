@@ -79,15 +79,29 @@ def loops(n):
 @program(lambda: (5,))
 def comparisons(n):
     return (
-        1 < n < 10, 1 < n > 10, 5 == n == 5.0, n != 5, n <= 5 >= n, 0 < n <= 5 < 6, n in (1, 5), n not in [5],
-        "a" in "abc", "z" not in "abc", 1 in {1: 2}, 1 in {1}, None is None, n is not None, (1, 2) < (1, 3),
-        [1, [2]] == [1, [2]], {1: [2]} != {1: [3]},
+        1 < n < 10,
+        1 < n > 10,
+        5 == n == 5.0,
+        n != 5,
+        n <= 5 >= n,
+        0 < n <= 5 < 6,
+        n in (1, 5),
+        n not in [5],
+        "a" in "abc",
+        "z" not in "abc",
+        1 in {1: 2},
+        1 in {1},
+        None is None,
+        n is not None,
+        (1, 2) < (1, 3),
+        [1, [2]] == [1, [2]],
+        {1: [2]} != {1: [3]},
     )
 
 
 @program(lambda: (5,))
 def arithmetic(n):
-    a = n + 1 - 2 * 3 / 4 // 1 % 5 ** 2
+    a = n + 1 - 2 * 3 / 4 // 1 % 5**2
     b = n << 2 >> 1 & 7 | 8 ^ 3
     c = -n, +n, ~n, not n
     n += 1

@@ -313,10 +313,48 @@ def operators_of_classes(older):
     c = a
     c += 5
     return (
-        a + 1, 1 + a, a + b, a + Special(4), 5 - a, c.n, a == b, a != b, a < older, a > older, a is b, hash(a) == hash(b),
-        bool(Number(0)), not a, (-a).n, ~a, abs(a), len(older), a[1], a["k"], a[1:2], a[1:2, ...], 2 in a, 3 in a, a(),
-        [10, 20, 30][a], float(older), str(a), repr(a), f"{a}", f"{a:x}", f"{a!r:>10}", f"{a!s}", a**2, pow(a, 2, 3),
-        divmod(a, 4), round(a), round(a, 1), {a: 1}[b], b in {a}, sorted([older, a, b])[0] is a, max(a, older).n,
+        a + 1,
+        1 + a,
+        a + b,
+        a + Special(4),
+        5 - a,
+        c.n,
+        a == b,
+        a != b,
+        a < older,
+        a > older,
+        a is b,
+        hash(a) == hash(b),
+        bool(Number(0)),
+        not a,
+        (-a).n,
+        ~a,
+        abs(a),
+        len(older),
+        a[1],
+        a["k"],
+        a[1:2],
+        a[1:2, ...],
+        2 in a,
+        3 in a,
+        a(),
+        [10, 20, 30][a],
+        float(older),
+        str(a),
+        repr(a),
+        f"{a}",
+        f"{a:x}",
+        f"{a!r:>10}",
+        f"{a!s}",
+        a**2,
+        pow(a, 2, 3),
+        divmod(a, 4),
+        round(a),
+        round(a, 1),
+        {a: 1}[b],
+        b in {a},
+        sorted([older, a, b])[0] is a,
+        max(a, older).n,
     )
 
 
@@ -363,9 +401,20 @@ class Reiterable:
 def iterators():
     first = Countdown(3)
     return (
-        list(Countdown(3)), [x for x in Sequence()], next(first), next(first), [*first], next(first, "end"), 4 in Sequence(),
-        list(reversed(Sequence())), [x for x in Reiterable()], [*Reiterable(), *Countdown(2)], sum(Countdown(4)), max(Sequence()),
-        list(zip(Countdown(2), Reiterable())), tuple(map(str, Sequence())),
+        list(Countdown(3)),
+        [x for x in Sequence()],
+        next(first),
+        next(first),
+        [*first],
+        next(first, "end"),
+        4 in Sequence(),
+        list(reversed(Sequence())),
+        [x for x in Reiterable()],
+        [*Reiterable(), *Countdown(2)],
+        sum(Countdown(4)),
+        max(Sequence()),
+        list(zip(Countdown(2), Reiterable())),
+        tuple(map(str, Sequence())),
     )
 
 
@@ -406,7 +455,16 @@ class WithMeta(metaclass=Meta):
 @program
 def metaclasses():
     o = WithMeta(3)
-    return o.tag, o.x, WithMeta.label, len(WithMeta), WithMeta["k"], "in" in WithMeta, isinstance("instance", WithMeta), [*WithMeta]
+    return (
+        o.tag,
+        o.x,
+        WithMeta.label,
+        len(WithMeta),
+        WithMeta["k"],
+        "in" in WithMeta,
+        isinstance("instance", WithMeta),
+        [*WithMeta],
+    )
 
 
 class Generic:
@@ -463,7 +521,15 @@ class Frozen:
 def data_classes():
     r = Record(1)
     r.b.append(2)
-    return r, Record(1, [2]) == r, r.d, Frozen(1) < Frozen(2), Frozen(1) == Frozen(1), hash(Frozen(1)) == hash(Frozen(1)), Frozen(3)
+    return (
+        r,
+        Record(1, [2]) == r,
+        r.d,
+        Frozen(1) < Frozen(2),
+        Frozen(1) == Frozen(1),
+        hash(Frozen(1)) == hash(Frozen(1)),
+        Frozen(3),
+    )
 
 
 @program(eager="not understood")
@@ -527,7 +593,16 @@ class Level(enum.IntEnum):
 
 @program(lambda: (Color.RED,))
 def enums(color):
-    return color.name, color.value, color is Color.RED, color == Color.GREEN, Color.RED.pretty, Level.HIGH > Level.LOW, Level.LOW + 1, color
+    return (
+        color.name,
+        color.value,
+        color is Color.RED,
+        color == Color.GREEN,
+        Color.RED.pretty,
+        Level.HIGH > Level.LOW,
+        Level.LOW + 1,
+        color,
+    )
 
 
 @program
@@ -557,7 +632,11 @@ def abstract_class_is_not_made():
 
 @program
 def lists_of_known_types():
-    return isinstance([], collections.abc.Sequence), isinstance({}, collections.abc.Mapping), isinstance(1, collections.abc.Hashable)
+    return (
+        isinstance([], collections.abc.Sequence),
+        isinstance({}, collections.abc.Mapping),
+        isinstance(1, collections.abc.Hashable),
+    )
 
 
 class Names(dict):

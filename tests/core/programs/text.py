@@ -21,9 +21,23 @@ class Loud(str):
 def f_strings(text, number, items):
     width = 10
     return (
-        f"{text}", f"{text!s}", f"{text!r}", f"{'é'!a}", f"{number:.2f}", f"{number!r:>{width}}", f"{items}", f"{items!s:<12}|",
-        f"{text:>{width}}|{number:<{width}.{2}f}|", f"{{}}", f"{text}{number}{items}", f"{text=}", f"{number = :.1f}", f"{None}{True}",
-        f"{3:05d}{255:x}{1000000:,}", f"{'nested ' + f'{text}'}", f"",
+        f"{text}",
+        f"{text!s}",
+        f"{text!r}",
+        f"{'é'!a}",
+        f"{number:.2f}",
+        f"{number!r:>{width}}",
+        f"{items}",
+        f"{items!s:<12}|",
+        f"{text:>{width}}|{number:<{width}.{2}f}|",
+        f"{{}}",
+        f"{text}{number}{items}",
+        f"{text=}",
+        f"{number = :.1f}",
+        f"{None}{True}",
+        f"{3:05d}{255:x}{1000000:,}",
+        f"{'nested ' + f'{text}'}",
+        f"",
     )
 
 
@@ -49,8 +63,19 @@ def format_of_an_object():
 @program(lambda: ([1, 2], {"k": 1}, UNIQUE))
 def displays(values, table, unique):
     return (
-        [0, *values, *values, 3], (0, *values), {*unique, 6, *values}, {**table, "l": 2, **{"k": 3}}, [*table, *"ab"],
-        {"a": 1, "b": 2, "c": values}, [[]], [()], {}, set(), {"x": {"y": [{"z": ()}]}}, {1: 2, **{}}, {i: -i for i in values},
+        [0, *values, *values, 3],
+        (0, *values),
+        {*unique, 6, *values},
+        {**table, "l": 2, **{"k": 3}},
+        [*table, *"ab"],
+        {"a": 1, "b": 2, "c": values},
+        [[]],
+        [()],
+        {},
+        set(),
+        {"x": {"y": [{"z": ()}]}},
+        {1: 2, **{}},
+        {i: -i for i in values},
     )
 
 
@@ -100,7 +125,15 @@ def unhashable_constant_keys():
 
 @program(lambda: ("a,b;c",))
 def string_methods(text):
-    return text.upper(), text.split(","), text.replace(",", "-"), text.find("b"), text.partition(";"), ",".join(["x", "y"]), text[::-1]
+    return (
+        text.upper(),
+        text.split(","),
+        text.replace(",", "-"),
+        text.find("b"),
+        text.partition(";"),
+        ",".join(["x", "y"]),
+        text[::-1],
+    )
 
 
 @program

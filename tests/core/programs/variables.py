@@ -243,8 +243,15 @@ def many_variables():
     return [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, b0, b1, b2, b3, b4, b5, b6, b7, b8, b9]
 
 
-exec("def extended_arguments(x):\n" + "".join(f"    v{i} = x + {i}.5\n" for i in range(300))
-     + "    for i in range(2):\n" + "".join(f"        v{i} = v{i} + v{i + 1}\n" for i in range(299))
-     + "    if x > 100:\n" + "".join(f"        v{i} = -v{i}\n" for i in range(150))
-     + "    return v0, v299, sum([" + ", ".join(f"v{i}" for i in range(300)) + "])\n")
+exec(
+    "def extended_arguments(x):\n"
+    + "".join(f"    v{i} = x + {i}.5\n" for i in range(300))
+    + "    for i in range(2):\n"
+    + "".join(f"        v{i} = v{i} + v{i + 1}\n" for i in range(299))
+    + "    if x > 100:\n"
+    + "".join(f"        v{i} = -v{i}\n" for i in range(150))
+    + "    return v0, v299, sum(["
+    + ", ".join(f"v{i}" for i in range(300))
+    + "])\n"
+)
 program(lambda: (1,))(extended_arguments)
