@@ -435,6 +435,9 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
   if (result && Py_TYPE(result.get()) == type && has_plain_new(type) && !plug_.is_immutable(type) &&
       !is_tensor(result.get()))
     mark_fresh(result.get());
+  // reversed(list) and its like make an iterator of another type.
+  if (result && Py_REFCNT(result.get()) == 1 && kind_of(Py_TYPE(result.get())) == Kind::Iterator)
+    mark_fresh(result.get());
   return result.release();
 }
 
