@@ -40,6 +40,8 @@ bool mg_find_handler(PyCodeObject* code, int index, mg_handler* found);
 // ---- objects
 
 uint64_t mg_dict_version(PyObject* dict);
+// Whether every key is a str: a look-up then runs no code of the keys. May say no for a dict that once had others.
+bool mg_has_only_text_keys(PyObject* dict);
 // Where the object's __dict__ pointer lives, made if it was only implicit; NULL if the type has none.
 PyObject** mg_dict_slot(PyObject* object);
 // Whether the object's __dict__ holds anything; does not make the dict.

@@ -2,9 +2,12 @@
 #define Py_BUILD_CORE 1
 #include <Python.h>
 
+#include "internal/pycore_dict.h"
 #include "internal/pycore_object.h"
 
 #include "cpython/cpython.h"
+
+bool mg_has_only_text_keys(PyObject* dict) { return ((PyDictObject*)dict)->ma_keys->dk_kind != DICT_KEYS_GENERAL; }
 
 uint64_t mg_dict_version(PyObject* dict) { return ((PyDictObject*)dict)->ma_version_tag; }
 

@@ -22,6 +22,7 @@ constexpr int kMaxNesting = 100;
 
 // Looking up a key compares it with others; with objects of Python classes that may run their code.
 bool has_plain_keys(PyObject* dict) {
+  if (mg_has_only_text_keys(dict)) return true;
   Py_ssize_t position = 0;
   PyObject *key, *value;
   while (PyDict_Next(dict, &position, &key, &value))
