@@ -537,6 +537,7 @@ change(
     "class C:\n  def __eq__(self, o): return False\n  def __hash__(self): return hash('a')\nG = {C(): 1}\nold = C.__eq__\ndef f(): return 'a' in G",
     "C.__eq__ = lambda self, o: True",
     "C.__eq__ = old",
+    eager=None,
 )
 change(
     "special_in_a_tuple",
@@ -919,6 +920,7 @@ change(
     "a = [1]; G[0] = 5",
     "G[0] = 1; a = G",
     args="a",
+    eager=None,
 )
 change(
     "argument_also_returned_from_state",
@@ -926,5 +928,233 @@ change(
     "a = [1]",
     "a = G",
     args="a",
+    eager=None,
+)
+
+# -- what C code does with objects of Python classes ------------------------------------------------------------------
+
+EQUALITY = """
+class C:
+    def __eq__(self, other): return False
+    def __hash__(self): return 1
+a, b = C(), C()
+G = [a, b]
+old = C.__eq__
+"""
+for name, expression in (
+    ("a_set_display", "len({a, b})"),
+    ("a_dict_display", "len({a: 1, b: 2})"),
+    ("a_set_comprehension", "len({x for x in G})"),
+    ("a_dict_comprehension", "len({x: 1 for x in G})"),
+    ("a_star_in_a_set", "len({*(x for x in G)})"),
+    ("a_set_of_a_generator", "len(set(x for x in G))"),
+    ("added_to_a_set", "fill(set())"),
+    ("stored_in_a_dict", "store({})"),
+    ("a_fresh_dict_and_a_number", "1 in {a: 1}"),
+    ("dict_from_keys", "len(dict.fromkeys(G))"),
+    ("counted", "G.count(5)"),
+    ("a_frozen_set", "len(frozenset([a, b]))"),
+    ("a_zip", "len(dict(zip(G, 'xy')))"),
+    ("in_a_generator", "5 in (x for x in G)"),
+    ("unpacked_keywords", "len({**{a: 1}, **{b: 2}})"),
+):
+    change(
+        f"equality_in_{name}",
+        EQUALITY
+        + "def fill(s):\n  s.add(a)\n  s.add(b)\n  return len(s)\n"
+        + "def store(d):\n  d[a] = 1\n  d[b] = 2\n  return len(d)\n"
+        + f"def f(): return {expression}",
+        "C.__eq__ = lambda self, other: True",
+        "C.__eq__ = old",
+    )
+
+HOLDER = "class C: pass\no = C()\no.l = [1]\nG = [o]\n"
+for name, expression in (
+    ("membership", "[1] in (x.l for x in G)"),
+    ("minimum", "min([5], *(x.l for x in G))"),
+    ("map_and_max", "max(map(lambda x: x.l, G))"),
+    ("dict_of_pairs", "dict((x.l + [0])[:2] for x in G)"),
+    ("dict_of_older_pairs", "len(list(map(tuple, (x.l for x in G)))[0])"),
+    ("sorted_generator", "sorted(x.l for x in G)[0] == [1]"),
+    ("joined", "''.join(str(x.l) for x in G)"),
+    ("all", "all(len(x.l) == 1 for x in G)"),
+    ("enumerate", "[(i, len(l)) for i, l in enumerate(x.l for x in G)]"),
+    ("zip", "[len(l) for _, l in zip('a', (x.l for x in G))]"),
+    ("reduced", "__import__('functools').reduce(lambda a, b: a + b, (x.l for x in G), [])"),
+    ("sentinel", "len([0 for _ in zip(range(3), iter(lambda: o.l, [1]))])"),
+    ("starred", "[len(l) for l in [*(x.l for x in G)]]"),
+    ("any_of_any", "any(any(y == 2 for y in x.l) for x in G)"),
+    ("filter", "len(list(filter(None, (x.l[1:] for x in G))))"),
+    ("filter_older", "len(list(filter(lambda l: len(l) > 1, (x.l for x in G))))"),
+):
+    change(
+        f"list_handed_to_c_{name}", HOLDER + f"def f(): return {expression}", "o.l.append(2)", "o.l.pop()", eager=None
+    )
+
+change(
+    "key_equality_in_a_loop",
+    EQUALITY + "def f():\n  d = {}\n  for x in G: d[x] = 1\n  return len(d)",
+    "C.__eq__ = lambda self, other: True",
+    "C.__eq__ = old",
+)
+change(
+    "thread_local",
+    "import threading\nt = threading.local()\nt.x = 1\ndef f(): return t.x",
+    "t.x = 2",
+    "t.x = 1",
+    eager=None,
+)
+change(
+    "thread_local_class",
+    "import threading\nclass T(threading.local):\n  x = 1\nt = T()\ndef f(): return t.x",
+    "t.x = 2",
+    "t.x = 1",
+    eager=None,
+)
+change(
+    "order_of_classes",
+    "class A: pass\nclass B: pass\nclass C(A, B): pass\ndef f(): return [c.__name__ for c in C.__mro__]",
+    "C.__bases__ = (B, A)",
+    "C.__bases__ = (A, B)",
+)
+change(
+    "bases_of_a_class",
+    "class A: pass\nclass B: pass\nclass C(A): pass\ndef f(): return C.__bases__[0].__name__",
+    "C.__bases__ = (B,)",
+    "C.__bases__ = (A,)",
+)
+change(
+    "annotations_of_a_function",
+    "def g(a: int): pass\ndef f(): return sorted(g.__annotations__)",
+    "g.__annotations__['b'] = int",
+    "del g.__annotations__['b']",
+)
+change(
+    "annotations_of_a_class",
+    "class C: a: int = 1\ndef f(): return sorted(C.__annotations__)",
+    "C.__annotations__['b'] = int",
+    "del C.__annotations__['b']",
+    eager=None,
+)
+change(
+    "single_dispatch",
+    "import functools\n@functools.singledispatch\ndef g(x): return 1\ndef f(): return g(5)",
+    "g.register(int, lambda x: 2)",
+    "g = functools.singledispatch(lambda x: 1)",
+    eager=None,
+)
+change(
+    "weak_reference",
+    "import weakref\nclass C: pass\no = C()\nr = weakref.ref(o)\ndef f(): return r() is None",
+    "del o",
+    "o = C(); r = weakref.ref(o)",
+    eager=None,
+)
+change(
+    "weak_dictionary",
+    "import weakref\nclass C: pass\no = C()\nw = weakref.WeakValueDictionary(a=o)\ndef f(): return 'a' in w",
+    "del o",
+    "o = C(); w['a'] = o",
+    eager=None,
+)
+change(
+    "chain_map",
+    "import collections\na, b = {'x': 1}, {}\nm = collections.ChainMap(b, a)\ndef f(): return m['x']",
+    "b['x'] = 2",
+    "del b['x']",
+)
+change(
+    "user_list",
+    "import collections\nl = collections.UserList([1])\ndef f(): return len(l), l[0]",
+    "l.append(2)",
+    "l.pop()",
+)
+change(
+    "user_string",
+    "import collections\ns = collections.UserString('a')\ndef f(): return s + 'b'",
+    "s.data = 'x'",
+    "s.data = 'a'",
+    eager=None,
+)
+change(
+    "memory_view", "b = bytearray(b'a')\nm = memoryview(b)\ndef f(): return m[0]", "b[0] = 98", "b[0] = 97", eager=None
+)
+change("array", "import array\na = array.array('i', [1])\ndef f(): return a[0]", "a[0] = 2", "a[0] = 1", eager=None)
+change(
+    "cell_contents",
+    "def outer():\n  x = 1\n  return lambda: x\ng = outer()\nc = g.__closure__[0]\ndef f(): return c.cell_contents",
+    "c.cell_contents = 2",
+    "c.cell_contents = 1",
+    eager=None,
+)
+change(
+    "attribute_of_a_generator_function",
+    "def g():\n  yield from G\nG = [1]\ndef f(): return list(g())",
+    "G.append(2)",
+    "G.pop()",
+)
+change(
+    "proxy",
+    "import weakref\nclass C: pass\no = C()\no.x = 1\np = weakref.proxy(o)\ndef f(): return p.x",
+    "o.x = 2",
+    "o.x = 1",
+    eager=None,
+)
+change(
+    "item_getter",
+    "import operator\nG = [1]\nget = operator.itemgetter(0)\ndef f(): return get(G)",
+    "G[0] = 2",
+    "G[0] = 1",
+    eager=None,
+)
+change(
+    "attribute_getter",
+    "import operator\nclass C: x = 1\nget = operator.attrgetter('x')\ndef f(): return get(C)",
+    "C.x = 2",
+    "C.x = 1",
+    eager=None,
+)
+change(
+    "method_caller",
+    "import operator\nG = [1]\nget = operator.methodcaller('count', 1)\ndef f(): return get(G)",
+    "G.append(1)",
+    "G.pop()",
+    eager=None,
+)
+change(
+    "getitem_of_the_list_class", "G = [1]\ndef f(): return list.__getitem__(G, 0), G.__len__()", "G[0] = 2", "G[0] = 1"
+)
+change("contains_by_name", "G = [1]\ndef f(): return G.__contains__(2)", "G.append(2)", "G.pop()")
+change("equality_by_name", "G = [1]\nH = [1]\ndef f(): return G.__eq__(H)", "H.append(2)", "H.pop()")
+change("text_by_name", "G = [1]\ndef f(): return G.__repr__()", "G.append(2)", "G.pop()")
+change("sorted_views", "G = {'b': 1, 'a': 2}\ndef f(): return sorted(G.items())", "G['a'] = 0", "G['a'] = 2")
+change(
+    "difference_of_views",
+    "G = {'b': 1}\nH = {'b': 1}\ndef f(): return len(G.keys() - H.keys())",
+    "G['c'] = 1",
+    "del G['c']",
+)
+change("percent_format", "G = {'a': 1}\ndef f(): return '%(a)s' % G", "G['a'] = 2", "G['a'] = 1")
+change("format_map", "G = {'a': 1}\ndef f(): return '{a}'.format_map(G)", "G['a'] = 2", "G['a'] = 1")
+change("translate", "G = {97: 'x'}\ndef f(): return 'abc'.translate(G)", "G[98] = 'y'", "del G[98]")
+change("joined_list", "G = ['a']\ndef f(): return '-'.join(G)", "G.append('b')", "G.pop()")
+change("multiplied", "G = [1]\ndef f(): return G * 2", "G.append(2)", "G.pop()")
+change(
+    "slice_of_an_object",
+    "class C:\n  def __index__(self): return 1\no = C()\nold = C.__index__\ndef f(): return [1, 2, 3][o:]",
+    "C.__index__ = lambda self: 2",
+    "C.__index__ = old",
+)
+change(
+    "range_of_an_object",
+    "class C:\n  def __index__(self): return 1\no = C()\nold = C.__index__\ndef f(): return list(range(o))",
+    "C.__index__ = lambda self: 2",
+    "C.__index__ = old",
+)
+change(
+    "starred_keywords_of_an_object",
+    "class C(dict): pass\nk = C(a=1)\ndef g(**x): return sorted(x)\ndef f(): return g(**k)",
+    "k['b'] = 2",
+    "del k['b']",
     eager=None,
 )

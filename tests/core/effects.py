@@ -495,3 +495,126 @@ effect(
     "G = []\nclass C:\n  x = property(lambda self: 1, lambda self, v: G.append(v))\no = C()\ndef f():\n  o.x = 3\n  return 1",
     "G",
 )
+
+# -- effects that C code has on the way -------------------------------------------------------------------------------
+
+effect(
+    "iterator_compared",
+    "G = iter(range(100))\nclass C:\n  def __iter__(self): return G\no = C()\ndef f(): return 3 in o",
+    "G.__reduce__()",
+)
+effect(
+    "iterator_joined",
+    "class C:\n  def __init__(self): self.it = iter('abcdefgh')\n  def __iter__(self): return self.it\no = C()\ndef f(): return ''.join(o)",
+    "o.it.__reduce__()",
+)
+effect("iterator_yielded_to_c", "G = [iter([1, 2, 3])]\ndef f(): return [list(i) for i in (x for x in G)]", "0")
+effect(
+    "iterator_yielded_and_summed", "G = [iter([1, 2, 3])]\ndef f(): return [sum(i) for i in map(lambda x: x, G)]", "0"
+)
+effect(
+    "iterator_from_a_property",
+    "class C:\n  def __init__(self): self.it = iter(range(100))\n  @property\n  def p(self): return self.it\no = C()\ndef f(): return next(o.p)",
+    "o.it.__reduce__()",
+)
+effect(
+    "iterator_from_getattr",
+    "I = iter(range(100))\nclass C:\n  def __getattr__(self, n): return I\no = C()\ndef f(): return next(o.z)",
+    "I.__reduce__()",
+)
+effect(
+    "generator_kept_by_a_fresh_object",
+    "def g():\n  for i in range(9): yield i\nclass C:\n  def __init__(self): self.it = g()\ndef f():\n  o = C()\n  return next(o.it), next(o.it)",
+    "0",
+    compiled=True,
+)
+effect(
+    "class_as_a_key_function",
+    "LOG = []\nclass C:\n  def __init__(self, x):\n    LOG.append(x)\n    self.x = x\n  def __lt__(self, o): return self.x < o.x\ndef f(): return sorted([2, 1], key=C)",
+    "LOG",
+)
+effect("set_default_of_a_fresh_dict", "G = []\ndef f():\n  d = {}\n  d.setdefault('a', G).append(1)\n  return 1", "G")
+effect("aliased_through_a_fresh_list", "G = []\ndef f():\n  l = [G]\n  l[0].append(1)\n  return 1", "G")
+effect(
+    "aliased_through_a_copy",
+    "G = [[]]\ndef f():\n  c = G.copy()\n  c[0].append(1)\n  c.append(2)\n  return len(c)",
+    "G",
+)
+effect("aliased_through_a_slice", "G = [[]]\ndef f():\n  c = G[:]\n  c[0].append(1)\n  return 1", "G")
+effect("aliased_through_sorted", "G = [[2], [1]]\ndef f():\n  s = sorted(G)\n  s[0].append(1)\n  return 1", "G")
+effect("aliased_through_values", "G = {'a': []}\ndef f():\n  for v in G.values(): v.append(1)\n  return 1", "G")
+effect("aliased_through_zip", "G = [[]]\ndef f():\n  for a, b in zip(G, [1]): a.append(b)\n  return 1", "G")
+effect("aliased_through_unpacking", "G = ([], 1)\ndef f():\n  a, b = G\n  a.append(b)\n  return 1", "G")
+effect("aliased_through_star", "G = [[]]\ndef g(*a): a[0].append(1)\ndef f():\n  g(*G)\n  return 1", "G")
+effect("aliased_through_keywords", "G = {'a': []}\ndef g(**k): k['a'].append(1)\ndef f():\n  g(**G)\n  return 1", "G")
+effect(
+    "aliased_through_a_named_tuple",
+    "import collections\nT = collections.namedtuple('T', 'a')\nG = T([])\ndef f():\n  G._replace(a=G.a).a.append(1)\n  return 1",
+    "G",
+)
+effect(
+    "aliased_through_a_dict_copy",
+    "class C: pass\no = C()\no.l = []\ndef f():\n  d = dict(vars(o))\n  d['l'].append(1)\n  d['x'] = 1\n  return 1",
+    "vars(o)",
+)
+effect(
+    "view_of_an_older_dict",
+    "G = {'a': 1}\ndef f():\n  view = G.keys()\n  G['b'] = 2\n  return len(view)",
+    "G",
+    "G.pop('b')",
+)
+effect(
+    "bound_method_kept",
+    "class C:\n  n = 0\n  def up(self): self.n += 1\no = C()\nup = o.up\ndef f():\n  up()\n  return 1",
+    "o.n",
+)
+effect(
+    "partial_of_a_method",
+    "import functools\nG = []\np = functools.partial(G.append, 1)\ndef f():\n  p()\n  return 1",
+    "G",
+)
+effect(
+    "attribute_in_a_comprehension",
+    "class C: n = 0\no = C()\ndef f(): return [setattr(o, 'n', i) for i in range(2)]",
+    "o.n",
+    "o.n = 7",
+)
+effect(
+    "inherited_from_a_builtin",
+    "class L(list):\n  def add(self, x): super().append(x)\nG = L()\ndef f():\n  G.add(1)\n  return 1",
+    "list(G)",
+)
+effect(
+    "dict_method_through_super",
+    "class D(dict):\n  def __setitem__(self, k, v): super().__setitem__(k, v)\nG = D()\ndef f():\n  G['a'] = 1\n  return 1",
+    "dict(G)",
+    "G.clear()",
+)
+effect(
+    "exception_kept",
+    "kept = []\ndef f():\n  try: raise ValueError(1)\n  except ValueError as e: kept.append(e.args)\n  return 1",
+    "kept",
+)
+effect(
+    "older_exception_raised",
+    "E = ValueError(1)\ndef f():\n  try: raise E\n  except ValueError as e:\n    e.n = getattr(e, 'n', 0) + 1\n    return e.n",
+    "E.n",
+)
+effect(
+    "traceback_of_an_older_exception",
+    "E = ValueError(1)\ndef f():\n  try: raise E\n  except ValueError: return 1",
+    "E.__traceback__ is None",
+    "E.__traceback__ = None",
+)
+effect(
+    "context_of_an_older_exception",
+    "E = ValueError(1)\ndef f():\n  try:\n    try: raise KeyError\n    except KeyError: raise E\n  except ValueError: return 1",
+    "type(E.__context__).__name__",
+    "E.__context__ = None",
+)
+effect(
+    "cause_of_an_older_exception",
+    "E = ValueError(1)\ndef f():\n  try: raise E from KeyError()\n  except ValueError: return 1",
+    "type(E.__cause__).__name__",
+    "E.__cause__ = None",
+)

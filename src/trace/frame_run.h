@@ -1,0 +1,108 @@
+// One frame in the hands of our interpreter: its state, and the instructions by family.
+#pragma once
+#include <Python.h>
+
+#include <utility>
+
+#include "cpython/cpython.h"
+#include "cpython/ref.h"
+#include "trace/watch.h"
+
+namespace magneto::trace {
+
+enum class Next : uint8_t {
+  Go,        // on with the next instruction
+  Error,     // a Python error is set
+  Raise,     // the same, but its traceback has this frame already
+  Leave,     // CPython takes over at this instruction
+  Return,    // `result_` is the frame's result
+  Generator  // CPython runs RETURN_GENERATOR, which ends this call of the frame
+};
+
+class FrameRun {
+ public:
+  FrameRun(Watch& watch, PyThreadState* thread, mg_frame* frame, const mg_instruction* code)
+      : watch_(watch), thread_(thread), frame_(frame), code_(code) {
+    mg_frame_read(frame, &view_);
+    locals_ = view_.locals;
+    stack_ = locals_ + view_.code->co_nlocalsplus;
+    sp_ = view_.stack_pointer;
+    pc_ = mg_frame_next_instruction(frame);
+    constants_ = ((PyTupleObject*)view_.code->co_consts)->ob_item;
+    names_ = ((PyTupleObject*)view_.code->co_names)->ob_item;
+  }
+
+  PyObject* run(bool throwing);
+  const int* position() const { return &at_; }
+
+ private:
+  Next step();
+  Next serve_break();
+  Next step_variables(uint8_t opcode, uint32_t arg);
+  Next step_build(uint8_t opcode, uint32_t arg);
+  Next step_flow(uint8_t opcode, uint32_t arg);
+  Next step_rare(uint8_t opcode, uint32_t arg);
+  bool handle_error(bool add_traceback);
+  void add_traceback();
+
+  void push(PyObject* owned) { *sp_++ = owned; }
+  PyObject* pop() { return *--sp_; }
+  py::Ref pop_ref() { return py::Ref::steal(*--sp_); }
+  Next push_result(PyObject* owned) {
+    if (!owned) return Next::Error;
+    push(owned);
+    return Next::Go;
+  }
+  // Replaces the top `count` entries by an owned result; on null they are left for the error path to drop.
+  Next replace(int count, PyObject* owned) {
+    if (!owned) return Next::Error;
+    while (count--) Py_XDECREF(*--sp_);
+    push(owned);
+    return Next::Go;
+  }
+  Next leave(const char* why) {
+    watch_.give_up(std::string("the interpreter does not run ") + why);
+    return Next::Leave;
+  }
+
+  // A key of a new set or dict: its __hash__ and __eq__ matter, and what it holds.
+  void read_key(PyObject* key) {
+    if (!PyUnicode_CheckExact(key) && !PyLong_CheckExact(key)) watch_.read_operand(key);
+  }
+  Next load_attribute(PyObject* name);
+  Next load_method(PyObject* name);
+  Next call(uint32_t arg);
+  Next call_with_tuple(uint32_t arg);
+  Next branch(bool jump_if, int target);
+  PyObject* new_iterator(PyObject* iterable);
+  py::Ref unpacked(PyObject* sequence);
+  bool take_items(PyObject* iterator, Py_ssize_t count, const char* at_least, Py_ssize_t expected,
+                  std::vector<py::Ref>* items);
+  Next unpack(uint32_t count);
+  Next unpack_with_star(uint32_t arg);
+  Next make_function(uint32_t flags);
+  Next raise(uint32_t arg);
+  Next import(PyObject* name);
+  Next before_with();
+  Next binary(uint32_t arg);
+  Next dict_merge(uint32_t arg);
+  Next send(uint32_t arg);
+  Next list_extend(uint32_t arg);
+  Next format_value(uint32_t arg);
+
+  Watch& watch_;
+  PyThreadState* thread_;
+  mg_frame* frame_;
+  mg_frame* previous_ = nullptr;
+  const mg_instruction* code_;
+  mg_frame_view view_;
+  PyObject **locals_, **stack_, **sp_;
+  PyObject **constants_, **names_;
+  PyObject* keyword_names_ = nullptr;
+  int keyword_names_at_ = -1;  // KW_NAMES is part of the call that follows: an exit in between goes back to it
+  int pc_;                     // the next instruction
+  int at_ = 0;                 // the one being executed
+  PyObject* result_ = nullptr;
+};
+
+}  // namespace magneto::trace

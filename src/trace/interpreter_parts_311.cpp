@@ -1,0 +1,427 @@
+// The instructions that build objects, handle exceptions, import, and serve generators, for CPython 3.11.
+#include <opcode.h>
+
+#include <vector>
+
+#include "runtime/state.h"
+#include "trace/frame_run.h"
+
+namespace magneto::trace {
+
+// ---- building objects
+
+Next FrameRun::list_extend(uint32_t arg) {
+  py::Ref iterable = pop_ref();
+  PyObject* list = sp_[-static_cast<int>(arg)];
+  watch_.read_iterable(iterable.get());
+  py::Ref none = py::Ref::steal(_PyList_Extend((PyListObject*)list, iterable.get()));
+  if (none) return Next::Go;
+  if (PyErr_ExceptionMatches(PyExc_TypeError) && !Py_TYPE(iterable.get())->tp_iter &&
+      !PySequence_Check(iterable.get())) {
+    PyErr_Clear();
+    PyErr_Format(PyExc_TypeError, "Value after * must be an iterable, not %.200s", Py_TYPE(iterable.get())->tp_name);
+  }
+  return Next::Error;
+}
+
+Next FrameRun::dict_merge(uint32_t arg) {
+  PyObject* from = sp_[-1];
+  PyObject* into = sp_[-1 - static_cast<int>(arg)];
+  if (!PyDict_CheckExact(from)) return leave("** with something that is no dict");
+  Py_ssize_t position = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(from, &position, &key, &value)) {
+    int clash = PyUnicode_CheckExact(key) ? PyDict_Contains(into, key) : 1;
+    if (clash) {
+      PyErr_Clear();
+      return leave("a keyword argument that is passed twice");
+    }
+  }
+  watch_.read_contents(from);
+  if (PyDict_Update(into, from) < 0) return Next::Error;
+  Py_DECREF(pop());
+  return Next::Go;
+}
+
+Next FrameRun::format_value(uint32_t arg) {
+  PyObject* spec = (arg & 4) ? sp_[-1] : nullptr;
+  PyObject* value = spec ? sp_[-2] : sp_[-1];
+  watch_.read_deep(value);
+  py::Ref text;
+  switch (arg & 3) {
+    case 0: text = py::Ref::borrow(value); break;
+    case 1: text = py::Ref::steal(PyObject_Str(value)); break;
+    case 2: text = py::Ref::steal(PyObject_Repr(value)); break;
+    case 3: text = py::Ref::steal(PyObject_ASCII(value)); break;
+  }
+  if (!text) return Next::Error;
+  PyObject* result = PyUnicode_CheckExact(text.get()) && !spec ? text.release() : PyObject_Format(text.get(), spec);
+  return replace(spec ? 2 : 1, result);
+}
+
+Next FrameRun::make_function(uint32_t flags) {
+  py::Ref code = pop_ref();
+  auto* function = (PyFunctionObject*)PyFunction_New(code.get(), view_.globals);
+  if (!function) return Next::Error;
+  if (flags & 8) function->func_closure = pop();
+  if (flags & 4) function->func_annotations = pop();
+  if (flags & 2) function->func_kwdefaults = pop();
+  if (flags & 1) function->func_defaults = pop();
+  watch_.mark_fresh((PyObject*)function);
+  push((PyObject*)function);
+  return Next::Go;
+}
+
+Next FrameRun::step_build(uint8_t opcode, uint32_t arg) {
+  switch (opcode) {
+    case BUILD_TUPLE: {
+      PyObject* tuple = PyTuple_New(arg);
+      if (!tuple) return Next::Error;
+      for (int i = static_cast<int>(arg) - 1; i >= 0; --i) PyTuple_SET_ITEM(tuple, i, pop());
+      watch_.mark_fresh(tuple);
+      push(tuple);
+      return Next::Go;
+    }
+    case BUILD_LIST: {
+      PyObject* list = PyList_New(arg);
+      if (!list) return Next::Error;
+      for (int i = static_cast<int>(arg) - 1; i >= 0; --i) PyList_SET_ITEM(list, i, pop());
+      watch_.mark_fresh(list);
+      push(list);
+      return Next::Go;
+    }
+    case BUILD_SET: {
+      py::Ref set = py::Ref::steal(PySet_New(nullptr));
+      for (int i = static_cast<int>(arg); set && i > 0; --i)
+        if (read_key(sp_[-i]); PySet_Add(set.get(), sp_[-i]) < 0) return Next::Error;
+      if (set) watch_.mark_fresh(set.get());
+      return replace(static_cast<int>(arg), set.release());
+    }
+    case BUILD_MAP: {
+      py::Ref map = py::Ref::steal(PyDict_New());
+      for (int i = static_cast<int>(arg); map && i > 0; --i)
+        if (read_key(sp_[-2 * i]); PyDict_SetItem(map.get(), sp_[-2 * i], sp_[-2 * i + 1]) < 0) return Next::Error;
+      if (map) watch_.mark_fresh(map.get());
+      return replace(static_cast<int>(2 * arg), map.release());
+    }
+    case BUILD_CONST_KEY_MAP: {
+      py::Ref map = py::Ref::steal(PyDict_New());
+      PyObject* keys = sp_[-1];
+      for (int i = static_cast<int>(arg); map && i > 0; --i)
+        if (PyDict_SetItem(map.get(), PyTuple_GET_ITEM(keys, arg - i), sp_[-1 - i]) < 0) return Next::Error;
+      if (map) watch_.mark_fresh(map.get());
+      return replace(static_cast<int>(arg) + 1, map.release());
+    }
+    case BUILD_STRING: {
+      py::Ref empty = py::Ref::steal(PyUnicode_New(0, 0));
+      return replace(static_cast<int>(arg), _PyUnicode_JoinArray(empty.get(), sp_ - arg, arg));
+    }
+    case BUILD_SLICE: {
+      for (int i = 1; i <= static_cast<int>(arg); ++i) watch_.read_operand(sp_[-i]);  // their __index__
+      PyObject* step = arg == 3 ? sp_[-1] : nullptr;
+      int extra = arg == 3;
+      return replace(static_cast<int>(arg), PySlice_New(sp_[-2 - extra], sp_[-1 - extra], step));
+    }
+    case FORMAT_VALUE: return format_value(arg);
+    case LIST_TO_TUPLE: {
+      PyObject* tuple = PyList_AsTuple(sp_[-1]);
+      if (tuple) watch_.mark_fresh(tuple);
+      return replace(1, tuple);
+    }
+    case LIST_EXTEND: return list_extend(arg);
+    case SET_UPDATE: {
+      py::Ref iterable = pop_ref();
+      watch_.read_iterable(iterable.get());
+      ConsumerScope consumer(watch_);
+      return mg_set_update(sp_[-static_cast<int>(arg)], iterable.get()) < 0 ? Next::Error : Next::Go;
+    }
+    case DICT_UPDATE: {
+      if (!PyDict_Check(sp_[-1])) return leave("{**x} with something that is no dict");
+      py::Ref from = pop_ref();
+      watch_.read_iterable(from.get());
+      return PyDict_Update(sp_[-static_cast<int>(arg)], from.get()) < 0 ? Next::Error : Next::Go;
+    }
+    case DICT_MERGE: return dict_merge(arg);
+    case LIST_APPEND: {
+      py::Ref value = pop_ref();
+      return PyList_Append(sp_[-static_cast<int>(arg)], value.get()) < 0 ? Next::Error : Next::Go;
+    }
+    case SET_ADD: {
+      py::Ref value = pop_ref();
+      read_key(value.get());
+      return PySet_Add(sp_[-static_cast<int>(arg)], value.get()) < 0 ? Next::Error : Next::Go;
+    }
+    case MAP_ADD: {
+      py::Ref value = pop_ref(), key = pop_ref();
+      read_key(key.get());
+      return PyDict_SetItem(sp_[-static_cast<int>(arg)], key.get(), value.get()) < 0 ? Next::Error : Next::Go;
+    }
+    case MAKE_FUNCTION: return make_function(arg);
+    case UNPACK_SEQUENCE: return unpack(arg);
+    case UNPACK_EX: return unpack_with_star(arg);
+    default: return step_flow(opcode, arg);
+  }
+}
+
+// An __iter__ may well hand out an iterator that existed before; one that nobody else holds was made just now.
+PyObject* FrameRun::new_iterator(PyObject* iterable) {
+  PyObject* iterator = PyObject_GetIter(iterable);
+  if (iterator && iterator != iterable && Py_REFCNT(iterator) == 1) watch_.mark_fresh(iterator);
+  return iterator;
+}
+
+// The iterator that an unpacking goes through.
+py::Ref FrameRun::unpacked(PyObject* sequence) {
+  watch_.read_iterable(sequence);
+  py::Ref iterator = py::Ref::steal(new_iterator(sequence));
+  if (iterator) {
+    watch_.read_iterator(iterator.get());
+  } else if (PyErr_ExceptionMatches(PyExc_TypeError) && !Py_TYPE(sequence)->tp_iter && !PySequence_Check(sequence)) {
+    PyErr_Format(PyExc_TypeError, "cannot unpack non-iterable %.200s object", Py_TYPE(sequence)->tp_name);
+  }
+  return iterator;
+}
+
+// The next `count` items; `expected` of them (`at least` that many if so said) were asked for.
+bool FrameRun::take_items(PyObject* iterator, Py_ssize_t count, const char* at_least, Py_ssize_t expected,
+                          std::vector<py::Ref>* items) {
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    items->push_back(py::Ref::steal(PyIter_Next(iterator)));
+    if (items->back()) continue;
+    if (!PyErr_Occurred())
+      PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected %s%zd, got %zd)", at_least, expected, i);
+    return false;
+  }
+  return true;
+}
+
+Next FrameRun::unpack(uint32_t count) {
+  py::Ref sequence = pop_ref();
+  auto n = static_cast<Py_ssize_t>(count);
+  if ((PyTuple_CheckExact(sequence.get()) || PyList_CheckExact(sequence.get())) &&
+      PySequence_Fast_GET_SIZE(sequence.get()) == n) {
+    watch_.read_iterable(sequence.get());
+    for (Py_ssize_t i = n - 1; i >= 0; --i) push(Py_NewRef(PySequence_Fast_GET_ITEM(sequence.get(), i)));
+    return Next::Go;
+  }
+  py::Ref iterator = unpacked(sequence.get());
+  std::vector<py::Ref> items;
+  if (!iterator || !take_items(iterator.get(), n, "", n, &items)) return Next::Error;
+  py::Ref extra = py::Ref::steal(PyIter_Next(iterator.get()));
+  if (extra || PyErr_Occurred()) {
+    if (extra) PyErr_Format(PyExc_ValueError, "too many values to unpack (expected %zd)", n);
+    return Next::Error;
+  }
+  for (Py_ssize_t i = n - 1; i >= 0; --i) push(items[i].release());
+  return Next::Go;
+}
+
+Next FrameRun::unpack_with_star(uint32_t arg) {
+  Py_ssize_t before = arg & 0xff, after = arg >> 8;
+  py::Ref sequence = pop_ref();
+  py::Ref iterator = unpacked(sequence.get());
+  std::vector<py::Ref> items;
+  if (!iterator || !take_items(iterator.get(), before, "at least ", before + after, &items)) return Next::Error;
+  py::Ref rest = py::Ref::steal(PySequence_List(iterator.get()));
+  if (!rest) return Next::Error;
+  Py_ssize_t size = PyList_GET_SIZE(rest.get());
+  if (size < after) {
+    PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected at least %zd, got %zd)", before + after,
+                 before + size);
+    return Next::Error;
+  }
+  for (Py_ssize_t i = size - 1; i >= size - after; --i) push(Py_NewRef(PyList_GET_ITEM(rest.get(), i)));
+  if (after && PyList_SetSlice(rest.get(), size - after, size, nullptr) < 0) return Next::Error;
+  watch_.mark_fresh(rest.get());
+  push(rest.release());
+  for (Py_ssize_t i = before - 1; i >= 0; --i) push(items[i].release());
+  return Next::Go;
+}
+
+// ---- exceptions, with, imports, generators
+
+Next FrameRun::raise(uint32_t arg) {
+  if (arg == 0) {
+    _PyErr_StackItem* handled = thread_->exc_info;
+    while (handled->previous_item && (!handled->exc_value || handled->exc_value == Py_None))
+      handled = handled->previous_item;
+    PyObject* value = handled->exc_value;
+    if (!value || value == Py_None) {
+      PyErr_SetString(PyExc_RuntimeError, "No active exception to reraise");
+      return Next::Error;
+    }
+    PyErr_Restore(Py_NewRef((PyObject*)Py_TYPE(value)), Py_NewRef(value), PyException_GetTraceback(value));
+    return Next::Raise;
+  }
+  py::Ref cause = arg == 2 ? pop_ref() : py::Ref();
+  py::Ref exception = pop_ref();
+  auto instantiate = [&](py::Ref& what) {
+    if (!PyExceptionClass_Check(what.get())) return true;
+    py::Ref made = py::Ref::steal(watch_.call(what.get(), nullptr, 0, nullptr));
+    if (made && !PyExceptionInstance_Check(made.get())) {
+      PyErr_Format(PyExc_TypeError, "calling %R should have returned an instance of BaseException, not %R", what.get(),
+                   Py_TYPE(made.get()));
+      return false;
+    }
+    what = std::move(made);
+    return static_cast<bool>(what);
+  };
+  if (!instantiate(exception)) return Next::Error;
+  if (!PyExceptionInstance_Check(exception.get())) {
+    PyErr_SetString(PyExc_TypeError, "exceptions must derive from BaseException");
+    return Next::Error;
+  }
+  if (cause) {
+    if (!instantiate(cause)) return Next::Error;
+    if (cause.get() != Py_None && !PyExceptionInstance_Check(cause.get())) {
+      PyErr_SetString(PyExc_TypeError, "exception causes must derive from BaseException");
+      return Next::Error;
+    }
+    PyException_SetCause(exception.get(), cause.get() == Py_None ? nullptr : cause.release());
+  }
+  PyErr_SetObject((PyObject*)Py_TYPE(exception.get()), exception.get());
+  return Next::Error;
+}
+
+Next FrameRun::before_with() {
+  static PyObject* enter_name = PyUnicode_InternFromString("__enter__");
+  static PyObject* exit_name = PyUnicode_InternFromString("__exit__");
+  PyObject* manager = sp_[-1];
+  if (!_PyType_Lookup(Py_TYPE(manager), enter_name) || !_PyType_Lookup(Py_TYPE(manager), exit_name))
+    return leave("with on something that is no context manager");
+  watch_.read_attribute(manager, enter_name);
+  watch_.read_attribute(manager, exit_name);
+  auto bind = [&](PyObject* name) {
+    PyObject* found = _PyType_Lookup(Py_TYPE(manager), name);
+    descrgetfunc get = Py_TYPE(found)->tp_descr_get;
+    return py::Ref::steal(get ? get(found, manager, (PyObject*)Py_TYPE(manager)) : Py_NewRef(found));
+  };
+  py::Ref enter = bind(enter_name);
+  py::Ref exit = enter ? bind(exit_name) : py::Ref();
+  if (!exit) return Next::Error;
+  sp_[-1] = exit.release();
+  py::Ref owned = py::Ref::steal(manager);
+  return push_result(watch_.call(enter.get(), nullptr, 0, nullptr));
+}
+
+Next FrameRun::import(PyObject* name) {
+  PyObject *from = sp_[-1], *level = sp_[-2];
+  PyObject* modules = PyImport_GetModuleDict();
+  static PyObject* hook_name = PyUnicode_InternFromString("__import__");
+  PyObject* hook = PyDict_GetItemWithError(view_.builtins, hook_name);
+  watch_.read_dict_key(view_.builtins, hook_name);
+  if (!hook || !PyCFunction_Check(hook)) return leave("an import through a replaced __import__");
+  uint64_t before = mg_dict_version(modules);
+  PyObject* module;
+  {
+    runtime::PauseWatch pause;
+    module =
+        PyImport_ImportModuleLevelObject(name, view_.globals, Py_None, from, static_cast<int>(PyLong_AsLong(level)));
+  }
+  if (module) {
+    if (mg_dict_version(modules) != before) watch_.give_up("the call imports a module for the first time");
+    py::Ref full = py::Ref::steal(PyObject_GetAttrString(module, "__name__"));
+    if (!full) PyErr_Clear();
+    if (full && PyUnicode_Check(full.get())) watch_.read_dict_key(modules, full.get());
+    watch_.read_dict_key(modules, name);
+  }
+  return replace(2, module);
+}
+
+Next FrameRun::send(uint32_t arg) {
+  py::Ref value = pop_ref();
+  PyObject* receiver = sp_[-1];
+  watch_.read_iterator(receiver);
+  PyObject* result = nullptr;
+  PySendResult status = PyIter_Send(receiver, value.get(), &result);
+  if (status == PYGEN_ERROR) return Next::Error;
+  if (status == PYGEN_NEXT) {
+    push(result);
+    return Next::Go;
+  }
+  pc_ += static_cast<int>(arg);
+  return replace(1, result);
+}
+
+Next FrameRun::step_rare(uint8_t opcode, uint32_t arg) {
+  switch (opcode) {
+    case PUSH_EXC_INFO: {
+      PyObject* exception = sp_[-1];
+      _PyErr_StackItem* handled = thread_->exc_info;
+      sp_[-1] = handled->exc_value ? handled->exc_value : Py_NewRef(Py_None);
+      handled->exc_value = Py_NewRef(exception);
+      push(exception);
+      return Next::Go;
+    }
+    case POP_EXCEPT: {
+      PyObject* old = thread_->exc_info->exc_value;
+      thread_->exc_info->exc_value = pop();
+      Py_XDECREF(old);
+      return Next::Go;
+    }
+    case CHECK_EXC_MATCH: {
+      PyObject* type = sp_[-1];
+      bool valid = PyExceptionClass_Check(type);
+      if (PyTuple_Check(type)) {
+        valid = true;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type); ++i)
+          valid &= PyExceptionClass_Check(PyTuple_GET_ITEM(type, i));
+      }
+      if (!valid) return leave("an except clause with something that is no exception class");
+      int matches = PyErr_GivenExceptionMatches(sp_[-2], type);
+      return replace(1, Py_NewRef(matches ? Py_True : Py_False));
+    }
+    case RERAISE: {
+      if (arg) *view_.executing = view_.first_code_unit + PyLong_AsLong(sp_[-static_cast<int>(arg) - 1]);
+      PyObject* value = pop();
+      PyErr_Restore(Py_NewRef((PyObject*)Py_TYPE(value)), value, PyException_GetTraceback(value));
+      return Next::Raise;
+    }
+    case RAISE_VARARGS: return raise(arg);
+    case LOAD_ASSERTION_ERROR: push(Py_NewRef(PyExc_AssertionError)); return Next::Go;
+    case BEFORE_WITH: return before_with();
+    case WITH_EXCEPT_START: {
+      PyObject *exit = sp_[-4], *value = sp_[-1];
+      py::Ref traceback = py::Ref::steal(PyException_GetTraceback(value));
+      PyObject* args[] = {(PyObject*)Py_TYPE(value), value, traceback ? traceback.get() : Py_None};
+      return push_result(watch_.call(exit, args, 3, nullptr));
+    }
+    case IMPORT_NAME: return import(names_[arg]);
+    case IMPORT_FROM: {
+      PyObject *module = sp_[-1], *value = nullptr;
+      if (!PyModule_Check(module)) return leave("an import from something that is no module");
+      watch_.read_attribute(module, names_[arg]);
+      if (_PyObject_LookupAttr(module, names_[arg], &value) < 0) return Next::Error;
+      if (!value) return leave("the import of a name that the module does not have");
+      watch_.finish_attribute(module, names_[arg], value);
+      push(value);
+      return Next::Go;
+    }
+    case GET_YIELD_FROM_ITER: {
+      PyObject* iterable = sp_[-1];
+      if (PyCoro_CheckExact(iterable)) return leave("coroutines");
+      if (PyGen_CheckExact(iterable)) return Next::Go;
+      watch_.read_iterable(iterable);
+      return replace(1, new_iterator(iterable));
+    }
+    case SEND: return send(arg);
+    case SWAP: std::swap(sp_[-1], sp_[-static_cast<int>(arg)]); return Next::Go;
+    case COPY: push(Py_XNewRef(sp_[-static_cast<int>(arg)])); return Next::Go;
+    case POP_TOP: Py_DECREF(pop()); return Next::Go;
+    case PUSH_NULL: push(nullptr); return Next::Go;
+    case RETURN_GENERATOR: return Next::Generator;
+    case RETURN_VALUE:
+      result_ = pop();
+      watch_.leave_function(result_);
+      return Next::Return;
+    case YIELD_VALUE:
+      if (!view_.generator || !PyGen_CheckExact(view_.generator)) return leave("coroutines");
+      result_ = pop();
+      watch_.leave_function(result_);
+      mg_generator_suspended(view_.generator);
+      return Next::Return;
+    default: return leave(("bytecode instruction " + std::to_string(opcode)).c_str());
+  }
+}
+
+}  // namespace magneto::trace
