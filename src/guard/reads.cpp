@@ -7,6 +7,7 @@
 
 #include "cpython/cpython.h"
 #include "guard/atoms.h"
+#include "runtime/state.h"
 
 namespace magneto::guard {
 
@@ -73,6 +74,22 @@ std::shared_ptr<Contents> special_contents(PyTypeObject* type) {
       if (is_special_name(name) && value != Py_None && !PyUnicode_Check(value)) add(name);
   }
   for (PyObject* name : slotless_names()) add(name);
+  for (PyObject* item : contents->items)
+    if (item && (PyFunction_Check(item) || PyType_Check(item))) contents->owners.push_back(item);
+  return contents;
+}
+
+// Classes are read by every capture and seldom change. Versions are never used twice, so that neither a change nor
+// another class at the same address goes unnoticed.
+std::shared_ptr<Contents> cached_special_contents(PyTypeObject* type) {
+  constexpr size_t kMaxClasses = 4096;
+  auto& cache = runtime::process_state().specials;
+  unsigned version = mg_type_version(type);
+  auto found = cache.find(type);
+  if (version && found != cache.end() && found->second.version == version) return found->second.contents;
+  auto contents = special_contents(type);
+  if (cache.size() >= kMaxClasses) cache.clear();
+  cache[type] = {mg_type_version(type), contents};
   return contents;
 }
 
@@ -274,7 +291,10 @@ int Read::traverse(visitproc visit, void* arg) const {
 
 // ---- noting
 
-Reads::Reads() { tensors_.checks = runtime::tensor_plug().tensor_checks(); }
+Reads::Reads() {
+  reads_.reserve(kExpectedReads);
+  tensors_.checks = runtime::tensor_plug().tensor_checks();
+}
 
 void Reads::add(Access access, PyObject* owner, PyObject* value, PyObject* key) {
   if (owner) keep(owner);
@@ -427,7 +447,7 @@ void Reads::read_type(PyTypeObject* type, PyObject* name) {
 
 void Reads::read_specials(PyTypeObject* type) {
   if (!whole_.insert(type)) return;
-  add_contents(Access::Specials, (PyObject*)type, special_contents(type),
+  add_contents(Access::Specials, (PyObject*)type, cached_special_contents(type),
                static_cast<int32_t>(PyTuple_GET_SIZE(type->tp_mro)));
 }
 
@@ -549,8 +569,8 @@ void Reads::find_roots(const std::vector<PyObject*>& roots) {
     if (!vouches(read)) continue;
     if (read.value) known.insert(read.value);
     if (!read.contents) continue;
-    for (PyObject* item : read.contents->items)
-      if (item) known.insert(item);
+    for (PyObject* item : read.access == Access::Specials ? read.contents->owners : read.contents->items)
+      known.insert(item);
   }
   for (PyObject* tensor : tensors_.objects)
     if (known.insert(tensor)) tensors_.roots.push_back(py::Ref::borrow(tensor));

@@ -36,6 +36,7 @@ struct Contents {
   std::vector<PyObject*> items;    // borrowed: who holds them is checked first
   std::vector<py::Ref> held;       // those among them that are atoms, and names
   std::vector<const void*> slots;  // of a class
+  std::vector<PyObject*> owners;   // of a class: those among the items that may be read in turn
   std::vector<PyObject**> places;  // where a list or set keeps them, for as long as it does
   void* buffer = nullptr;          // the memory that they are in
 };
@@ -101,6 +102,7 @@ class Reads {
   StateTensors take_tensors() { return std::move(tensors_); }
 
  private:
+  static constexpr size_t kExpectedReads = 1024;
   enum class Holding : uint8_t { Nothing, Value, Members, Tuple, CFunction };
 
   void add(Access access, PyObject* owner, PyObject* value, PyObject* key = nullptr);

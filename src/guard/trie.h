@@ -35,11 +35,6 @@ class Entry {
   Run* run_ = nullptr;
 };
 
-struct Word {
-  const uint64_t* address;
-  uint64_t expected;
-};
-
 class Trie {
  public:
   Trie();

@@ -4,10 +4,15 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
+#include <unordered_map>
 
 #include "cpython/cpython.h"
 
+namespace magneto::guard {
+struct Contents;
+}
 namespace magneto::trace {
 class Watch;
 }
@@ -31,6 +36,13 @@ struct ProcessState {
   PyObject* (*compiled_inner)(PyObject*) = nullptr;
 
   int64_t calls = 0, hits = 0;  // of compiled functions
+
+  // What read_specials found for a class, good for as long as the class has this version.
+  struct Specials {
+    unsigned version;
+    std::shared_ptr<guard::Contents> contents;
+  };
+  std::unordered_map<PyTypeObject*, Specials> specials;
 
   // The frame hook: how many watches use it, and the evaluator that was there before.
   int hook_users = 0;
