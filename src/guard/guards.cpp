@@ -41,7 +41,7 @@ void collect_slots(PyTypeObject* type, std::vector<const void*>* slots) {
     auto* entries = static_cast<const void* const*>(table);
     for (size_t i = 0; table && i < size / sizeof(void*); ++i) slots->push_back(entries[i]);
   };
-  add(type->tp_repr), add(type->tp_hash), add(type->tp_call), add(type->tp_str), add(type->tp_getattro);
+  add(type->tp_repr), add(type->tp_hash), add(type->tp_call), add(type->tp_str),
   add(type->tp_setattro), add(type->tp_richcompare), add(type->tp_iter), add(type->tp_iternext);
   add(type->tp_descr_get), add(type->tp_descr_set), add(type->tp_init), add(type->tp_new), add(type->tp_finalize);
   add_table(type->tp_as_number, sizeof(PyNumberMethods));
@@ -99,7 +99,12 @@ Guards::TypeGuard& Guards::type_guard(PyTypeObject* type) {
     *index = static_cast<uint32_t>(types_.size());
     types_.emplace_back();
     types_.back().type = py::Ref::borrow((PyObject*)type);
-    types_.back().getattro = type->tp_getattro;
+    // By name: CPython replaces the slot once it has found out that one of them is missing.
+    static PyObject* const names[] = {PyUnicode_InternFromString("__getattribute__"),
+                                      PyUnicode_InternFromString("__getattr__")};
+    if (type->tp_flags & Py_TPFLAGS_HEAPTYPE)
+      for (PyObject* name : names)
+        types_.back().names.push_back({py::Ref::borrow(name), py::Ref::borrow(_PyType_Lookup(type, name))});
   }
   return types_[*index];
 }
@@ -288,7 +293,6 @@ bool Guards::TypeGuard::holds() const {
   auto* t = (PyTypeObject*)type.get();
   for (const Entry& entry : names)
     if (_PyType_Lookup(t, entry.key.get()) != entry.value.get()) return false;
-  if (t->tp_getattro != getattro) return false;  // __getattr__ or __getattribute__ came or went
   if (!mro) return true;
   if (t->tp_mro != mro.get()) return false;
   std::vector<const void*> now;

@@ -74,7 +74,6 @@ class Guards {
     py::Ref type;
     unsigned version = 0;
     std::vector<Entry> names;
-    getattrofunc getattro = nullptr;
     std::vector<const void*> slots;  // the other C slots, if special methods matter
     py::Ref mro;
     bool recheck();

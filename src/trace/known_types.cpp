@@ -1,21 +1,44 @@
 // Tables of types.
 #include "trace/known_types.h"
 
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "cpython/ref.h"
 #include "runtime/tensor_plug.h"
+#include "trace/call_table.h"
 
 namespace magneto::trace {
 
 namespace {
 
+// Methods that C code looks up by itself. Not here: those that our interpreter looks up and calls, as any function.
+constexpr const char* kSpecialMethods[] = {
+    "__abs__",       "__add__",       "__and__",        "__bool__",      "__bytes__",     "__ceil__",
+    "__class_getitem__", "__complex__", "__contains__", "__delattr__",   "__delete__",    "__delitem__",
+    "__dir__",       "__divmod__",    "__eq__",         "__float__",     "__floor__",     "__floordiv__",
+    "__format__",    "__ge__",        "__get__",        "__getattr__",   "__getattribute__", "__getitem__",
+    "__gt__",        "__hash__",      "__iadd__",       "__iand__",      "__ifloordiv__", "__ilshift__",
+    "__imatmul__",   "__imod__",      "__imul__",       "__index__",     "__init__",      "__instancecheck__",
+    "__int__",       "__invert__",    "__ior__",        "__ipow__",      "__irshift__",   "__isub__",
+    "__iter__",      "__itruediv__",  "__ixor__",       "__le__",        "__len__",       "__length_hint__",
+    "__lshift__",    "__lt__",        "__matmul__",     "__missing__",   "__mod__",       "__mul__",
+    "__ne__",        "__neg__",       "__new__",        "__next__",      "__or__",        "__pos__",
+    "__pow__",       "__radd__",      "__rand__",       "__rdivmod__",   "__repr__",      "__reversed__",
+    "__rfloordiv__", "__rlshift__",   "__rmatmul__",    "__rmod__",      "__rmul__",      "__ror__",
+    "__round__",     "__rpow__",      "__rrshift__",    "__rshift__",    "__rsub__",      "__rtruediv__",
+    "__rxor__",      "__set__",       "__setattr__",    "__setitem__",   "__str__",       "__sub__",
+    "__subclasscheck__", "__truediv__", "__trunc__",    "__xor__"};
+
 struct Tables {
   std::unordered_map<PyTypeObject*, Kind> kinds;
+  std::unordered_set<std::string_view> special_methods{std::begin(kSpecialMethods), std::end(kSpecialMethods)};
   std::unordered_set<PyTypeObject*> constructors;
   destructor python_class_dealloc;
+  reprfunc python_class_repr;
 };
 
 // The type object that `expression` evaluates to; kept alive for good.
@@ -30,7 +53,8 @@ Tables build_tables() {
   py::Ref scope = py::Ref::steal(PyDict_New());
   py::Ref ready = py::Ref::steal(
       PyRun_String("import builtins, collections, contextvars, functools, itertools, operator, types, weakref\n"
-                   "class Plain: pass\n"
+                   "class Plain:\n"
+                   "  def __repr__(self): pass\n"
                    "def generator(): yield\n",
                    Py_file_input, scope.get(), scope.get()));
   if (!ready) PyErr_Clear();
@@ -167,6 +191,7 @@ Tables build_tables() {
     if (PyTypeObject* type = evaluate_type(name, scope.get())) tables.constructors.insert(type);
   PyTypeObject* plain = evaluate_type("Plain", scope.get());
   tables.python_class_dealloc = plain->tp_dealloc;
+  tables.python_class_repr = plain->tp_repr;
   return tables;
 }
 
@@ -179,6 +204,21 @@ const Tables& tables() {
 bool is_struct_sequence(PyTypeObject* type) {
   static PyObject* name = PyUnicode_InternFromString("n_sequence_fields");
   return PyType_IsSubtype(type, &PyTuple_Type) && _PyType_Lookup(type, name);
+}
+
+// A special method that is seen when C code calls it: Python code, or what C code expects there anyway.
+bool is_transparent(PyObject* name, PyObject* method) {
+  PyTypeObject* type = Py_TYPE(method);
+  if (type == &PyClassMethod_Type || type == &PyStaticMethod_Type) {
+    py::Ref inner = py::Ref::steal(PyObject_GetAttrString(method, "__func__"));
+    if (!inner) PyErr_Clear();
+    return inner && (PyFunction_Check(inner.get()) || PyType_Check(inner.get()));
+  }
+  if (type == &PyWrapperDescr_Type || type == &PyMethodDescr_Type) {
+    PyObject* self;
+    return PyUnicode_Compare(PyDescr_NAME(method), name) == 0 || model_of(method, &self) == Model::Pure;
+  }
+  return PyCFunction_Check(method) && std::string_view(((PyCFunctionObject*)method)->m_ml->ml_name) == "__new__";
 }
 
 bool is_exception(PyTypeObject* type) { return PyType_IsSubtype(type, (PyTypeObject*)PyExc_BaseException); }
@@ -197,9 +237,10 @@ Kind known_kind(PyTypeObject* type) {
   if (plug.is_immutable(type)) return Kind::Atom;
   auto found = tables().kinds.find(type);
   if (found != tables().kinds.end()) return found->second;
-  if (PyType_IsSubtype(type, &PyType_Type)) return Kind::Identity;
+  if (PyType_IsSubtype(type, &PyType_Type)) return has_opaque_specials(type) ? Kind::Unknown : Kind::Identity;
   if (is_struct_sequence(type)) return Kind::Tuple;
   if (!is_python_class(type)) return is_exception(type) ? Kind::Identity : Kind::Unknown;
+  if (has_opaque_specials(type)) return Kind::Unknown;
   // A Python class is as well known as the C types that it is built on.
   for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     auto* base = (PyTypeObject*)PyTuple_GET_ITEM(type->tp_mro, i);
@@ -228,7 +269,33 @@ bool metaclass_calls_python(PyTypeObject* metaclass) { return metaclass->tp_call
 bool property_is_python(PyObject* property, const char* accessor) {
   py::Ref function = py::Ref::steal(PyObject_GetAttrString(property, accessor));
   if (!function) PyErr_Clear();
-  return function && PyFunction_Check(function.get());
+  return function && (PyFunction_Check(function.get()) || function.get() == Py_None);
+}
+
+bool has_opaque_specials(PyTypeObject* type) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    auto* base = (PyTypeObject*)PyTuple_GET_ITEM(type->tp_mro, i);
+    if (!is_python_class(base)) continue;
+    Py_ssize_t position = 0;
+    PyObject *name, *value;
+    while (PyDict_Next(base->tp_dict, &position, &name, &value)) {
+      if (PyFunction_Check(value) || PyUnicode_Check(value) || value == Py_None || !PyUnicode_Check(name)) continue;
+      Py_ssize_t size;
+      const char* text = PyUnicode_AsUTF8AndSize(name, &size);
+      if (!text) PyErr_Clear();
+      if (!text || size < 5 || text[0] != '_' || text[1] != '_') continue;
+      if (tables().special_methods.contains({text, static_cast<size_t>(size)}) && !is_transparent(name, value))
+        return true;
+    }
+  }
+  return false;
+}
+
+bool repr_is_python(PyTypeObject* type) { return type->tp_repr == tables().python_class_repr; }
+
+bool has_finaliser(PyTypeObject* type) {
+  static PyObject* name = PyUnicode_InternFromString("__del__");
+  return type->tp_finalize && _PyType_Lookup(type, name);
 }
 
 bool has_python_equality(PyTypeObject* type) {
@@ -237,7 +304,9 @@ bool has_python_equality(PyTypeObject* type) {
 }
 
 bool has_hidden_contents(PyObject* object) {
-  return PyExceptionInstance_Check(object) || std::string_view(Py_TYPE(object)->tp_name) == "types.SimpleNamespace";
+  std::string_view name = Py_TYPE(object)->tp_name;
+  return PyExceptionInstance_Check(object) || name == "types.SimpleNamespace" || name == "functools.partial" ||
+         name == "types.GenericAlias" || name == "types.UnionType";
 }
 
 bool has_plain_new(PyTypeObject* type) {

@@ -5,6 +5,7 @@
 // guard and changing it ends the watch.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "guard/arguments.h"
 #include "guard/guards.h"
 #include "guard/pointer_set.h"
+#include "runtime/state.h"
 #include "runtime/tensor_plug.h"
 
 namespace magneto::trace {
@@ -66,6 +68,7 @@ class Watch {
   bool is_argument(PyObject* object) const;  // a tensor or container that was passed in
   Kind kind_of(PyTypeObject* type);
   bool is_tensor(PyObject* object) const { return plug_.is_tensor(object); }
+  bool is_dict(PyObject* object) { return PyDict_CheckExact(object) || kind_of(Py_TYPE(object)) == Kind::Dict; }
 
   // ---- reads; each is noted before or after the real one is made
 
@@ -75,6 +78,8 @@ class Watch {
   void read_dict_key(PyObject* dict, PyObject* key);
   void read_contents(PyObject* container);  // items, length and truth; one level
   void read_deep(PyObject* value);          // everything that comparing or printing it would look at
+  void read_names(PyObject* object, PyTypeObject* type);  // of a class or function
+  void use_specials(PyTypeObject* type);
   void read_truth(PyObject* value);
   void read_cell(PyObject* cell);
   void read_global(PyObject* globals, PyObject* builtins, PyObject* name);
@@ -110,8 +115,9 @@ class Watch {
   std::vector<std::pair<PyCodeObject*, const int*>> running;  // watched frames: code, and the instruction it is at
   // How many frames were running when C code was entered that looks at what Python code hands to it.
   size_t consumer_depth = SIZE_MAX;
+  std::vector<PyObject*> open_generators;  // suspended where being dropped would run more of their code
   bool work_in_handler = false;  // tensor work was done where an exception would have been handled
-  bool ended_cleanly();          // nothing is left open: context variables are reset
+  bool ended_cleanly();          // nothing is left open: context variables are reset, generators finished
 
  private:
   friend class CallModel;
@@ -124,6 +130,8 @@ class Watch {
   void read_super(PyObject* super, PyObject* name);
   void unchanged_or_give_up(PyObject* dict, PyObject* key, PyObject* value, const std::string& what);
   PyObject* call_type(PyTypeObject* type, PyObject* const* args, size_t positional, PyObject* keyword_names);
+  void before_making(PyTypeObject* type);
+  bool may_be_called_later(PyObject* callable, PyObject* const* iterables, size_t count);
   PyObject* call_partial(PyObject* partial, PyObject* const* args, size_t positional, PyObject* keyword_names);
 
   const guard::Arguments& arguments_;
@@ -137,6 +145,7 @@ class Watch {
   PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh
   std::string reason_, where_;
   Watch* outer_;
+  std::optional<runtime::NoCollection> no_collection_{std::in_place};
 };
 
 // While C code runs that looks at the results of the Python functions it calls: any(), sorted(key=...), filter, ...
