@@ -266,7 +266,9 @@ for method, value, use in (
     ("__getitem__", "LOG.append", "class D(C, dict): pass\no = D()\ndef f(): return o[1]"),
 ):
     effect(f"opaque{method}_{len(EFFECTS)}", OPAQUE.format(method, value, use), "LOG, G.__reduce__()")
-effect("opaque_operator", "class L(list):\n  __lshift__ = list.append\nG = L()\ndef f():\n  G << 1\n  return len(G)", "G")
+effect(
+    "opaque_operator", "class L(list):\n  __lshift__ = list.append\nG = L()\ndef f():\n  G << 1\n  return len(G)", "G"
+)
 effect(
     "opaque_in_a_metaclass",
     "LOG = []\nclass M(type):\n  __instancecheck__ = LOG.append\nclass C(metaclass=M): pass\ndef f(): return isinstance(1, C)",

@@ -181,10 +181,8 @@ def test_locals_die_while_the_call_runs():
 class Noisy:
     """Garbage that only the collector can free, and what it does then."""
 
-    log: list[object] = []
-
-    def __init__(self):
-        self.me = self
+    def __init__(self, log):
+        self.me, self.log = self, log
 
     def __del__(self):
         self.log.append(_core.is_compiling())
@@ -194,14 +192,14 @@ def test_the_collector_waits_for_the_end_of_the_watch():
     def work():
         return len([[] for _ in range(5000)])
 
-    Noisy.log.clear()
+    log = []
     threshold = gc.get_threshold()
     gc.set_threshold(10)
     try:
         gc.collect()
         compiled = worlds.watched(work)
         gc.disable()
-        Noisy()
+        Noisy(log)
         gc.enable()
         compiled()
         assert gc.isenabled()
@@ -209,7 +207,7 @@ def test_the_collector_waits_for_the_end_of_the_watch():
     finally:
         gc.set_threshold(*threshold)
     assert compiled.variants(), compiled.failures()
-    assert Noisy.log == [False]
+    assert log == [False]
 
 
 @pytest.mark.parametrize("on", [True, False])
