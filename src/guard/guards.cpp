@@ -41,7 +41,7 @@ void collect_slots(PyTypeObject* type, std::vector<const void*>* slots) {
     auto* entries = static_cast<const void* const*>(table);
     for (size_t i = 0; table && i < size / sizeof(void*); ++i) slots->push_back(entries[i]);
   };
-  add(type->tp_repr), add(type->tp_hash), add(type->tp_call), add(type->tp_str),
+  add(type->tp_repr), add(type->tp_hash), add(type->tp_call), add(type->tp_str);
   add(type->tp_setattro), add(type->tp_richcompare), add(type->tp_iter), add(type->tp_iternext);
   add(type->tp_descr_get), add(type->tp_descr_set), add(type->tp_init), add(type->tp_new), add(type->tp_finalize);
   add_table(type->tp_as_number, sizeof(PyNumberMethods));
@@ -154,7 +154,8 @@ void Guards::read_instance(PyObject* object) {
 }
 
 void Guards::read_class(PyObject* object) {
-  if (seen_instances_.insert(object)) instances_.push_back({py::Ref::borrow(object), Py_TYPE(object), nullptr, nullptr});
+  if (seen_instances_.insert(object))
+    instances_.push_back({py::Ref::borrow(object), Py_TYPE(object), nullptr, nullptr});
 }
 
 void Guards::read_type(PyTypeObject* type, PyObject* name) {

@@ -428,12 +428,13 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
   Kind made = kind_of(type);
   bool holds_items = made == Kind::List || made == Kind::Dict || made == Kind::Tuple || made == Kind::Set;
   // Looks at its arguments, as str and list do; also a class that is built on such a type.
-  bool consumes = is_plain_constructor(type) || holds_items ||
-                  (has_plain_new(type) && type->tp_new != PyBaseObject_Type.tp_new);
+  bool consumes =
+      is_plain_constructor(type) || holds_items || (has_plain_new(type) && type->tp_new != PyBaseObject_Type.tp_new);
   bool lazily_called = type == &PyMap_Type || type == &PyFilter_Type || is_defaultdict(type);
   for (size_t i = 0; i < call.size() && alive(); ++i) {
     if (lazily_called && i == 0) {
-      if (!may_be_called_later(args[0], args + 1, call.size() - 1)) give_up("the call lets C code call " + callable_name(args[0]));
+      if (!may_be_called_later(args[0], args + 1, call.size() - 1))
+        give_up("the call lets C code call " + callable_name(args[0]));
     } else if (kind_of(Py_TYPE(args[i])) == Kind::Iterator) {
       read_iterator(args[i]);
     } else if (consumes) {

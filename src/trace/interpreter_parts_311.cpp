@@ -132,7 +132,8 @@ Next FrameRun::step_build(uint8_t opcode, uint32_t arg) {
     case SET_UPDATE: {
       py::Ref iterable = pop_ref();
       watch_.read_iterable(iterable.get());
-      if (watch_.kind_of(Py_TYPE(iterable.get())) != Kind::Iterator) watch_.read_deep(iterable.get());  // __eq__, __hash__
+      if (watch_.kind_of(Py_TYPE(iterable.get())) != Kind::Iterator)
+        watch_.read_deep(iterable.get());  // __eq__, __hash__
       ConsumerScope consumer(watch_);
       return mg_set_update(sp_[-static_cast<int>(arg)], iterable.get()) < 0 ? Next::Error : Next::Go;
     }

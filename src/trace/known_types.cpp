@@ -1,7 +1,7 @@
 // Tables of types.
 #include "trace/known_types.h"
 
-#include <iterator>
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -15,27 +15,29 @@ namespace magneto::trace {
 
 namespace {
 
-// Methods that C code looks up by itself. Not here: those that our interpreter looks up and calls, as any function.
-constexpr const char* kSpecialMethods[] = {
-    "__abs__",       "__add__",       "__and__",        "__bool__",      "__bytes__",     "__ceil__",
-    "__class_getitem__", "__complex__", "__contains__", "__delattr__",   "__delete__",    "__delitem__",
-    "__dir__",       "__divmod__",    "__eq__",         "__float__",     "__floor__",     "__floordiv__",
-    "__format__",    "__ge__",        "__get__",        "__getattr__",   "__getattribute__", "__getitem__",
-    "__gt__",        "__hash__",      "__iadd__",       "__iand__",      "__ifloordiv__", "__ilshift__",
-    "__imatmul__",   "__imod__",      "__imul__",       "__index__",     "__init__",      "__instancecheck__",
-    "__int__",       "__invert__",    "__ior__",        "__ipow__",      "__irshift__",   "__isub__",
-    "__iter__",      "__itruediv__",  "__ixor__",       "__le__",        "__len__",       "__length_hint__",
-    "__lshift__",    "__lt__",        "__matmul__",     "__missing__",   "__mod__",       "__mul__",
-    "__ne__",        "__neg__",       "__new__",        "__next__",      "__or__",        "__pos__",
-    "__pow__",       "__radd__",      "__rand__",       "__rdivmod__",   "__repr__",      "__reversed__",
-    "__rfloordiv__", "__rlshift__",   "__rmatmul__",    "__rmod__",      "__rmul__",      "__ror__",
-    "__round__",     "__rpow__",      "__rrshift__",    "__rshift__",    "__rsub__",      "__rtruediv__",
-    "__rxor__",      "__set__",       "__setattr__",    "__setitem__",   "__str__",       "__sub__",
-    "__subclasscheck__", "__truediv__", "__trunc__",    "__xor__"};
+// Methods that C code looks up by itself, without the underscores. Not here: those that our interpreter looks up and
+// calls, as any function.
+constexpr std::string_view kSpecialMethods =
+    "abs add and bool bytes ceil class_getitem complex contains delattr delete delitem dir divmod eq float floor "
+    "floordiv format ge get getattr getattribute getitem gt hash iadd iand ifloordiv ilshift imatmul imod imul "
+    "index init instancecheck int invert ior ipow irshift isub iter itruediv ixor le len length_hint lshift lt "
+    "matmul missing mod mul ne neg new next or pos pow radd rand rdivmod repr reversed rfloordiv rlshift rmatmul "
+    "rmod rmul ror round rpow rrshift rshift rsub rtruediv rxor set setattr setitem str sub subclasscheck "
+    "truediv trunc xor";
+
+std::unordered_set<std::string_view> words(std::string_view text) {
+  std::unordered_set<std::string_view> all;
+  for (size_t start = 0; start < text.size();) {
+    size_t end = std::min(text.find(' ', start), text.size());
+    all.insert(text.substr(start, end - start));
+    start = end + 1;
+  }
+  return all;
+}
 
 struct Tables {
   std::unordered_map<PyTypeObject*, Kind> kinds;
-  std::unordered_set<std::string_view> special_methods{std::begin(kSpecialMethods), std::end(kSpecialMethods)};
+  std::unordered_set<std::string_view> special_methods = words(kSpecialMethods);
   std::unordered_set<PyTypeObject*> constructors;
   destructor python_class_dealloc;
   reprfunc python_class_repr;
@@ -283,8 +285,9 @@ bool has_opaque_specials(PyTypeObject* type) {
       Py_ssize_t size;
       const char* text = PyUnicode_AsUTF8AndSize(name, &size);
       if (!text) PyErr_Clear();
-      if (!text || size < 5 || text[0] != '_' || text[1] != '_') continue;
-      if (tables().special_methods.contains({text, static_cast<size_t>(size)}) && !is_transparent(name, value))
+      std::string_view whole(text ? text : "", text ? static_cast<size_t>(size) : 0);
+      if (!whole.starts_with("__") || !whole.ends_with("__") || size < 5) continue;
+      if (tables().special_methods.contains(whole.substr(2, whole.size() - 4)) && !is_transparent(name, value))
         return true;
     }
   }

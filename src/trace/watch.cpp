@@ -160,8 +160,10 @@ void Watch::read_deep(PyObject* value) {
     guard::PointerSet seen;
     int depth = 0;
     void visit(PyObject* object) {
-      if (++depth > kMaxNesting) watch.give_up("the call reads values that are nested too deeply");
-      else look_at(object);
+      if (++depth > kMaxNesting)
+        watch.give_up("the call reads values that are nested too deeply");
+      else
+        look_at(object);
       --depth;
     }
     void look_at(PyObject* object) {

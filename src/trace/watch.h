@@ -76,8 +76,8 @@ class Watch {
   void read_attribute(PyObject* object, PyObject* name);  // before the look-up
   void finish_attribute(PyObject* object, PyObject* name, PyObject* value);
   void read_dict_key(PyObject* dict, PyObject* key);
-  void read_contents(PyObject* container);  // items, length and truth; one level
-  void read_deep(PyObject* value);          // everything that comparing or printing it would look at
+  void read_contents(PyObject* container);                // items, length and truth; one level
+  void read_deep(PyObject* value);                        // everything that comparing or printing it would look at
   void read_names(PyObject* object, PyTypeObject* type);  // of a class or function
   void use_specials(PyTypeObject* type);
   void read_truth(PyObject* value);
@@ -116,8 +116,8 @@ class Watch {
   // How many frames were running when C code was entered that looks at what Python code hands to it.
   size_t consumer_depth = SIZE_MAX;
   std::vector<PyObject*> open_generators;  // suspended where being dropped would run more of their code
-  bool work_in_handler = false;  // tensor work was done where an exception would have been handled
-  bool ended_cleanly();          // nothing is left open: context variables are reset, generators finished
+  bool work_in_handler = false;            // tensor work was done where an exception would have been handled
+  bool ended_cleanly();                    // nothing is left open: context variables are reset, generators finished
 
  private:
   friend class CallModel;
@@ -139,7 +139,7 @@ class Watch {
   guard::PointerSet fresh_;
   guard::PointerMap<Kind> kinds_;
   std::vector<py::Ref> kept_types_;                        // those in kinds_
-  guard::PointerSet scanned_dicts_;   // whose keys were looked at
+  guard::PointerSet scanned_dicts_;                        // whose keys were looked at
   guard::PointerPairSet attributes_;                       // of tracked instances, whose reads are noted already
   std::vector<std::pair<py::Ref, py::Ref>> open_context_;  // context variables set by the call, with their tokens
   PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh
