@@ -104,6 +104,7 @@ class CallModel {
       case Model::Unknown:
         return watch_.give_up("the call runs " + callable_name(call_.callable) + ", which is not understood");
       case Model::Pure: return read_all();
+      case Model::Print: return print_all();
       case Model::Identity:
         if (self_) watch_.use_identity(self_, "id or hash");
         if (self_ && PyTuple_Check(self_)) watch_.read_deep(self_);
@@ -114,7 +115,7 @@ class CallModel {
       case Model::Format:
         if (self_ && names_attributes(py::text(self_)))
           watch_.give_up("the call formats a text that names attributes or items");
-        return read_all();
+        return print_all();
       case Model::Abc: watch_.guards.read_abc_registry(); [[fallthrough]];
       case Model::Types: return read_types();
       case Model::GetAttribute:
@@ -161,6 +162,7 @@ class CallModel {
     if (!watch_.alive()) return;
     switch (model_) {
       case Model::Pure:
+      case Model::Print:
       case Model::Contents:
       case Model::Iterate:
         watch_.check_tensors_if_any(result);
@@ -193,6 +195,12 @@ class CallModel {
   void read_all() {
     if (bound_) read_one(self_);
     for (size_t i = 0; i < call_.size(); ++i) read_one(call_.args[i]);
+  }
+
+  void print_all() {
+    read_all();
+    if (bound_) watch_.read_printed(self_);
+    for (size_t i = 0; i < call_.size(); ++i) watch_.read_printed(call_.args[i]);
   }
 
   void read_one(PyObject* value) {
@@ -431,6 +439,7 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
   bool consumes =
       is_plain_constructor(type) || holds_items || (has_plain_new(type) && type->tp_new != PyBaseObject_Type.tp_new);
   bool lazily_called = type == &PyMap_Type || type == &PyFilter_Type || is_defaultdict(type);
+  bool prints = PyType_IsSubtype(type, &PyUnicode_Type) || (call.size() && args[0] == (PyObject*)&PyUnicode_Type);
   for (size_t i = 0; i < call.size() && alive(); ++i) {
     if (lazily_called && i == 0) {
       if (!may_be_called_later(args[0], args + 1, call.size() - 1))
@@ -439,6 +448,7 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
       read_iterator(args[i]);
     } else if (consumes) {
       read_operand(args[i]);
+      if (prints) read_printed(args[i]);
     }
   }
   std::optional<ConsumerScope> consumer;

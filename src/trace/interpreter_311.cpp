@@ -175,6 +175,7 @@ Next FrameRun::binary(uint32_t arg) {
   PyObject *left = sp_[-2], *right = sp_[-1];
   watch_.read_operand(left);
   watch_.read_operand(right);
+  if (PyUnicode_Check(left)) watch_.read_printed(right);  // "%s" % right
   bool in_place = arg >= NB_INPLACE_ADD;
   if (in_place && watch_.alive() && !watch_.is_tensor(left)) {
     Kind kind = watch_.kind_of(Py_TYPE(left));

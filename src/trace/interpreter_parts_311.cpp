@@ -46,7 +46,7 @@ Next FrameRun::dict_merge(uint32_t arg) {
 Next FrameRun::format_value(uint32_t arg) {
   PyObject* spec = (arg & 4) ? sp_[-1] : nullptr;
   PyObject* value = spec ? sp_[-2] : sp_[-1];
-  watch_.read_deep(value);
+  watch_.read_printed(value);
   py::Ref text;
   switch (arg & 3) {
     case 0: text = py::Ref::borrow(value); break;

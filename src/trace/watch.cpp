@@ -154,9 +154,10 @@ void Watch::read_contents(PyObject* container) {
   }
 }
 
-void Watch::read_deep(PyObject* value) {
+void Watch::walk(PyObject* value, bool printed) {
   struct Walk {
     Watch& watch;
+    bool printed;
     guard::PointerSet seen;
     int depth = 0;
     void visit(PyObject* object) {
@@ -170,15 +171,15 @@ void Watch::read_deep(PyObject* value) {
       Kind kind = watch.kind_of(Py_TYPE(object));
       if (kind == Kind::Atom || kind == Kind::Tensor || !watch.alive()) return;
       if (kind == Kind::Identity) {
-        if (PyType_Check(object)) watch.read_names(object, &PyType_Type);
-        if (PyFunction_Check(object)) watch.read_names(object, &PyFunction_Type);
-        if (PyMethod_Check(object)) visit(PyMethod_GET_FUNCTION(object)), visit(PyMethod_GET_SELF(object));
+        if (printed && PyType_Check(object)) watch.read_names(object, &PyType_Type);
+        if (printed && PyFunction_Check(object)) watch.read_names(object, &PyFunction_Type);
+        if (printed && PyMethod_Check(object)) visit(PyMethod_GET_FUNCTION(object)), visit(PyMethod_GET_SELF(object));
         if (PyType_Check(object) && Py_TYPE(object) != &PyType_Type) watch.guards.read_specials(Py_TYPE(object));
         if (has_hidden_contents(object) && !watch.is_fresh(object))
           watch.give_up("the call compares or prints a " + type_name(object) + " that existed before it");
         return;
       }
-      if (!repr_is_python(Py_TYPE(object))) watch.read_names((PyObject*)Py_TYPE(object), &PyType_Type);
+      if (printed && !repr_is_python(Py_TYPE(object))) watch.read_names((PyObject*)Py_TYPE(object), &PyType_Type);
       if (kind == Kind::Instance) {
         if (!watch.is_fresh(object)) watch.guards.read_instance(object);
         return watch.guards.read_specials(Py_TYPE(object));
@@ -205,7 +206,7 @@ void Watch::read_deep(PyObject* value) {
   if (!alive()) return;
   Kind kind = kind_of(Py_TYPE(value));
   if (kind == Kind::Atom || kind == Kind::Tensor) return;
-  Walk{*this, {}}.visit(value);
+  Walk{*this, printed, {}}.visit(value);
 }
 
 // What repr shows of a class or function. Renaming a class does not change its version.

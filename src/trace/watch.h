@@ -76,9 +76,9 @@ class Watch {
   void read_attribute(PyObject* object, PyObject* name);  // before the look-up
   void finish_attribute(PyObject* object, PyObject* name, PyObject* value);
   void read_dict_key(PyObject* dict, PyObject* key);
-  void read_contents(PyObject* container);                // items, length and truth; one level
-  void read_deep(PyObject* value);                        // everything that comparing or printing it would look at
-  void read_names(PyObject* object, PyTypeObject* type);  // of a class or function
+  void read_contents(PyObject* container);                   // items, length and truth; one level
+  void read_deep(PyObject* value) { walk(value, false); }    // everything that comparing it would look at
+  void read_printed(PyObject* value) { walk(value, true); }  // the same, and the names that repr shows
   void use_specials(PyTypeObject* type);
   void read_truth(PyObject* value);
   void read_cell(PyObject* cell);
@@ -125,6 +125,8 @@ class Watch {
   void check_tensors_if_any(PyObject* result);
   void finish_tensor_op(PyObject* callable, PyObject* result);
   void locate();
+  void walk(PyObject* value, bool printed);
+  void read_names(PyObject* object, PyTypeObject* type);  // of a class or function
   bool read_class_attribute(PyTypeObject* type, PyObject* name, PyObject* object);
   void read_tensor_attribute(PyObject* tensor, PyObject* name);
   void read_super(PyObject* super, PyObject* name);
