@@ -2,6 +2,7 @@
 #pragma once
 #include <Python.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -46,8 +47,16 @@ bool mg_has_only_text_keys(PyObject* dict);
 PyObject** mg_dict_slot(PyObject* object);
 // Whether the object's __dict__ holds anything; does not make the dict.
 bool mg_has_attributes(PyObject* object);
+// The next member of a set, in the order of iteration; start with position 0.
+bool mg_set_next(PyObject* set, Py_ssize_t* position, PyObject** item);
 // 0 if the type has no valid version now.
 unsigned int mg_type_version(PyTypeObject* type);
+// Eight bytes that differ whenever the version does. Looks at no object: the address may be that of a dead one. NULL
+// if versions cannot be trusted on this CPython.
+const uint64_t* mg_dict_version_word(PyObject* dict);
+const uint64_t* mg_type_version_word(PyTypeObject* type);
+// Where a module keeps its dict, in bytes.
+ptrdiff_t mg_module_dict_offset(void);
 // The parts of a bound slot wrapper such as super().__getattribute__; false if `object` is not one.
 bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyObject** self);
 // The dict behind a functools.lru_cache wrapper; NULL if it is not where it is expected.

@@ -3,7 +3,11 @@
 #include <Python.h>
 
 #include "internal/pycore_dict.h"
+#include "internal/pycore_moduleobject.h"
 #include "internal/pycore_object.h"
+#if PY_VERSION_HEX >= 0x030d0000
+#include "internal/pycore_setobject.h"
+#endif
 
 #include "cpython/cpython.h"
 
@@ -68,6 +72,25 @@ unsigned int mg_type_version(PyTypeObject* type) {
 #endif
   return type->tp_version_tag;
 }
+
+bool mg_set_next(PyObject* set, Py_ssize_t* position, PyObject** item) {
+  Py_hash_t hash;
+  return _PySet_NextEntry(set, position, item, &hash);
+}
+
+const uint64_t* mg_dict_version_word(PyObject* dict) {
+#if PY_VERSION_HEX >= 0x030d0000
+  (void)dict;  // attributes that live inside their object change without a new version
+  return NULL;
+#else
+  return &((PyDictObject*)dict)->ma_version_tag;
+#endif
+}
+
+// The version is half of these bytes; the rest is padding, which nobody writes.
+const uint64_t* mg_type_version_word(PyTypeObject* type) { return (const uint64_t*)(const void*)&type->tp_version_tag; }
+
+ptrdiff_t mg_module_dict_offset(void) { return offsetof(PyModuleObject, md_dict); }
 
 bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyObject** self) {
   struct wrapper {

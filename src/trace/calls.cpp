@@ -354,7 +354,7 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     if (mg_dict_version(cache) != before)
       give_up("the call fills the cache of " + callable_name(callable));
     else
-      guards.read_items(cache);
+      guards.read_cache(cache);
     check_tensors_if_any(result.get());
     return result.release();
   }

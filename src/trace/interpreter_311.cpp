@@ -482,7 +482,7 @@ PyObject* FrameRun::run(bool throwing) {
     mg_frame_give_back(thread_, frame_, previous_, sp_);
     mg_frame_resume_before(frame_, resume);
     Py_LeaveRecursiveCall();
-    if (!watch_.alive()) watch_.guards = guard::Guards();  // objects die when they should again
+    if (!watch_.alive()) watch_.guards = guard::Reads();  // objects die when they should again
     PyObject* result = mg_eval_default(thread_, frame_, 0);
     if (result && next == Next::Generator) watch_.mark_fresh(result);
     return result;

@@ -11,7 +11,8 @@
 
 #include "cpython/ref.h"
 #include "guard/arguments.h"
-#include "guard/guards.h"
+#include "guard/atoms.h"
+#include "guard/reads.h"
 #include "guard/pointer_set.h"
 #include "runtime/state.h"
 #include "runtime/tensor_plug.h"
@@ -108,7 +109,7 @@ class Watch {
 
   // ---- the parts of the capture
 
-  guard::Guards guards;
+  guard::Reads guards;
   std::unique_ptr<runtime::Recording> recording;
   size_t frames = 0;                                          // watched so far
   size_t loops = 0;                                           // backward jumps and calls so far

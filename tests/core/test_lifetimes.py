@@ -73,14 +73,42 @@ def test_arguments_are_let_go():
     assert compiled.variants()
 
 
-def test_an_object_that_was_passed_lives_as_long_as_the_variant():
-    compiled = worlds.watched(lambda box: box.x)
-    box = Box(x=1)
-    alive = weakref.ref(box)
-    assert compiled(box) == 1
-    del box
-    assert alive() is not None
-    compiled.reset()
+def test_guards_keep_nothing_alive_that_was_passed_or_read():
+    kept = Box(part=Box(x=1), items=[Box(x=2)], table={"k": Box(x=3)})
+    passed = Box(x=4)
+
+    def run(box):
+        return box.x + kept.part.x + kept.items[0].x + kept.table["k"].x
+
+    compiled = worlds.watched(run)
+    assert compiled(passed) == compiled(passed) == 10
+    assert compiled.variants()[0]["hits"] == 1
+    objects = [weakref.ref(o) for o in (kept, passed, kept.part, kept.items[0], kept.table["k"])]
+    del kept, passed
+    assert [alive() for alive in objects] == [None] * 5
+    assert compiled.variants()
+
+
+def test_a_compiled_function_that_lost_what_it_read_captures_again():
+    world = {"box": Box(x=1)}
+
+    def run():
+        return world["box"].x
+
+    compiled = worlds.watched(run)
+    for i in range(6):
+        world["box"] = Box(x=i)
+        assert compiled() == i
+        assert compiled() == i
+
+
+def test_results_do_not_keep_older_objects_alive():
+    world = {"box": Box(x=1)}
+    compiled = worlds.watched(lambda: (world["box"], 1))
+    assert compiled()[0] is compiled()[0] is world["box"]
+    alive = weakref.ref(world["box"])
+    assert compiled.variants()[0]["hits"] == 1
+    world.clear()
     assert alive() is None
 
 
