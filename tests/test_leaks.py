@@ -184,6 +184,20 @@ def test_entries_die_with_the_compiled_module() -> None:
 
 
 @torch.no_grad()
+def test_a_module_that_holds_its_own_compiled_form_is_freed() -> None:
+    module, make_inputs = models.get("mlp")
+    args, kwargs = make_inputs(0, 0)
+    module.__dict__["me"] = magneto.compile(module)
+    module.me(*args, **kwargs)
+    module.me(*args, **kwargs)
+    assert harness.unsupported() or harness.native(module.me).variants()
+    parts = [weakref.ref(module), weakref.ref(module.me), weakref.ref(module.layers[0].weight)]
+    del module
+    gc.collect()
+    assert [part() for part in parts] == [None, None, None]
+
+
+@torch.no_grad()
 def test_the_arguments_and_results_of_a_call_are_not_kept() -> None:
     module, make_inputs = models.get("mlp")
     compiled = magneto.compile(module)

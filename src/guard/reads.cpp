@@ -26,7 +26,7 @@ void collect_slots(PyTypeObject* type, std::vector<const void*>* slots) {
     auto* entries = static_cast<const void* const*>(table);
     for (size_t i = 0; table && i < size / sizeof(void*); ++i) slots->push_back(entries[i]);
   };
-  add(type->tp_repr), add(type->tp_hash), add(type->tp_call), add(type->tp_str), add(type->tp_getattro);
+  add(type->tp_repr), add(type->tp_hash), add(type->tp_call), add(type->tp_str);
   add(type->tp_setattro), add(type->tp_richcompare), add(type->tp_iter), add(type->tp_iternext);
   add(type->tp_descr_get), add(type->tp_descr_set), add(type->tp_init), add(type->tp_new), add(type->tp_finalize);
   add_table(type->tp_as_number, sizeof(PyNumberMethods));
@@ -39,10 +39,13 @@ void collect_slots(PyTypeObject* type, std::vector<const void*>* slots) {
 const std::vector<PyObject*>& slotless_names() {
   static const auto& names = *[] {
     auto* all = new std::vector<PyObject*>;
-    for (const char* name :
-         {"__reversed__", "__format__", "__missing__", "__class_getitem__", "__instancecheck__", "__subclasscheck__",
-          "__length_hint__", "__round__", "__trunc__", "__floor__", "__ceil__", "__bytes__", "__complex__",
-          "__getitem__", "__setitem__", "__contains__", "__get__", "__set__", "keys"})
+    for (const char* name : {"__reversed__",      "__format__",        "__missing__",
+                             "__class_getitem__", "__instancecheck__", "__subclasscheck__",
+                             "__length_hint__",   "__round__",         "__trunc__",
+                             "__floor__",         "__ceil__",          "__bytes__",
+                             "__complex__",       "__getitem__",       "__setitem__",
+                             "__contains__",      "__get__",           "__set__",
+                             "__getattr__",       "__getattribute__",  "keys"})
       all->push_back(interned(name));
     return all;
   }();
@@ -201,8 +204,7 @@ py::Ref abc_token() {
 }
 
 py::Ref computed(PyObject* descriptor, PyObject* owner) {
-  py::Ref now =
-      py::Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, owner, (PyObject*)Py_TYPE(owner)));
+  py::Ref now = py::Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, owner, (PyObject*)Py_TYPE(owner)));
   if (!now) PyErr_Clear();
   return now;
 }
@@ -315,20 +317,35 @@ void Reads::add_type(PyObject* owner) {
   static PyObject* name = interned("__class__");
   keep(owner);
   bool fixed = !(Py_TYPE(owner)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyModule_Check(owner);
-  reads_.push_back({Access::Field, fixed, offsetof(PyObject, ob_type), owner, (PyObject*)Py_TYPE(owner),
-                    py::Ref::borrow(name), {}, {}, nullptr});
+  reads_.push_back({Access::Field,
+                    fixed,
+                    offsetof(PyObject, ob_type),
+                    owner,
+                    (PyObject*)Py_TYPE(owner),
+                    py::Ref::borrow(name),
+                    {},
+                    {},
+                    nullptr});
 }
 
 void Reads::add_field(PyObject* owner, ptrdiff_t offset, const char* name, bool fixed) {
   add_type(owner);
-  reads_.push_back({Access::Field, fixed, static_cast<int32_t>(offset), owner, field(owner, offset),
-                    py::Ref::steal(name ? interned(name) : nullptr), {}, {}, nullptr});
+  reads_.push_back({Access::Field,
+                    fixed,
+                    static_cast<int32_t>(offset),
+                    owner,
+                    field(owner, offset),
+                    py::Ref::steal(name ? interned(name) : nullptr),
+                    {},
+                    {},
+                    nullptr});
   hold_if_needed();
 }
 
 void Reads::add_number(PyObject* owner, ptrdiff_t offset, bool fixed) {
   add_type(owner);
-  reads_.push_back({Access::Number, fixed, static_cast<int32_t>(offset), owner, field(owner, offset), {}, {}, {}, nullptr});
+  reads_.push_back(
+      {Access::Number, fixed, static_cast<int32_t>(offset), owner, field(owner, offset), {}, {}, {}, nullptr});
 }
 
 // The objects that a property, partial, bound method or the like is made of.
@@ -343,13 +360,18 @@ Reads::Holding Reads::holding_of(PyObject* value) {
   auto [holding, is_new] = holdings_.insert(type);
   if (!is_new) return *holding;
   Holding answer = Holding::Nothing;
-  if (PyTuple_Check(value)) answer = Holding::Tuple;
-  else if (PyCode_Check(value) || PySlice_Check(value) || PyFrozenSet_CheckExact(value)) answer = Holding::Value;
-  else if (PyFunction_Check(value) || PyType_Check(value) || PyModule_Check(value)) answer = Holding::Nothing;
-  else if (PyCFunction_Check(value)) answer = Holding::CFunction;
+  if (PyTuple_Check(value))
+    answer = Holding::Tuple;
+  else if (PyCode_Check(value) || PySlice_Check(value) || PyFrozenSet_CheckExact(value))
+    answer = Holding::Value;
+  else if (PyFunction_Check(value) || PyType_Check(value) || PyModule_Check(value))
+    answer = Holding::Nothing;
+  else if (PyCFunction_Check(value))
+    answer = Holding::CFunction;
   else if (type == &PyProperty_Type || type == &PyStaticMethod_Type || type == &PyClassMethod_Type)
     answer = Holding::Members;
-  else if (is_called_from_c(type)) answer = has_object_members(type) ? Holding::Members : Holding::Value;
+  else if (is_called_from_c(type))
+    answer = has_object_members(type) ? Holding::Members : Holding::Value;
   *holdings_.insert(type).first = answer;
   return answer;
 }
@@ -370,8 +392,7 @@ bool Reads::must_hold(PyObject* value) {
   } else if (holding == Holding::Tuple) {
     add_number(value, offsetof(PyVarObject, ob_size), true);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i)
-      add_field(value, offsetof(PyTupleObject, ob_item) + static_cast<size_t>(i) * sizeof(PyObject*), nullptr,
-                true);
+      add_field(value, offsetof(PyTupleObject, ob_item) + static_cast<size_t>(i) * sizeof(PyObject*), nullptr, true);
   } else {
     add_number(value, offsetof(PyCFunctionObject, m_ml), true);
     add_field(value, offsetof(PyCFunctionObject, m_self), "__self__", true);
@@ -440,8 +461,16 @@ void Reads::read_type(PyTypeObject* type, PyObject* name) {
   if (!pairs_.insert(type, name)) return;
   auto* object = (PyObject*)type;
   // __getattr__ or __getattribute__ may come or go.
-  if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) && classes_.insert(object))
-    add_number(object, offsetof(PyTypeObject, tp_getattro));
+  if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) && classes_.insert(object)) {
+    static PyObject *whole = interned("__getattribute__"), *fallback = interned("__getattr__");
+    PyObject* found = _PyType_Lookup(type, whole);
+    if (found && Py_TYPE(found) == &PyWrapperDescr_Type) {
+      add_number(object, offsetof(PyTypeObject, tp_getattro));
+    } else {  // CPython replaces the slot once it has found out that there is no __getattr__
+      add(Access::Name, object, found, whole);
+      add(Access::Name, object, _PyType_Lookup(type, fallback), fallback);
+    }
+  }
   add(Access::Name, object, _PyType_Lookup(type, name), name);
 }
 

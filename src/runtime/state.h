@@ -48,6 +48,10 @@ struct ProcessState {
   int hook_users = 0;
   bool hook_installed = false;
   mg_eval_function previous_evaluator = nullptr;
+
+  // How many watches hold off the garbage collector, and whether it was on before the first.
+  int collector_holds = 0;
+  bool collector_was_on = false;
 };
 inline ProcessState& process_state() {
   static ProcessState state;
@@ -59,6 +63,21 @@ struct PauseWatch {
   ~PauseWatch() { --thread_state().watch_paused; }
   PauseWatch(const PauseWatch&) = delete;
   PauseWatch& operator=(const PauseWatch&) = delete;
+};
+
+// Keeps the garbage collector from starting by itself: the finalisers of unrelated garbage are no part of a watched
+// call. (From 3.12 on it starts only where signals are served, which is outside the watch.)
+struct NoCollection {
+  NoCollection() {
+    ProcessState& state = process_state();
+    if (state.collector_holds++ == 0) state.collector_was_on = PyGC_Disable();
+  }
+  ~NoCollection() {
+    ProcessState& state = process_state();
+    if (--state.collector_holds == 0 && state.collector_was_on) PyGC_Enable();
+  }
+  NoCollection(const NoCollection&) = delete;
+  NoCollection& operator=(const NoCollection&) = delete;
 };
 
 // Owned by the GIL: magneto.counters, as group -> name -> count.

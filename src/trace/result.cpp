@@ -49,6 +49,7 @@ class Describer {
   uint32_t describe(PyObject* value) {
     if (watch_.is_tensor(value)) return tensor(value);
     if (guard::is_atom(value) || PyFloat_CheckExact(value)) return constant(value);  // NaN is no atom
+    if (PySlice_Check(value)) return slice((PySliceObject*)value);
     int node = arguments_.node_of(value);
     if (node >= 0) return program_->emit(Op::Argument, static_cast<uint32_t>(node));
     PyTypeObject* type = Py_TYPE(value);
@@ -84,6 +85,12 @@ class Describer {
     if (!understood || !(watch_.guards.pins(value) || arguments_.holds_identity(value)))
       return refuse(std::string("a ") + Py_TYPE(value)->tp_name + ", which is not understood");
     return older(value);
+  }
+
+  uint32_t slice(PySliceObject* value) {
+    for (PyObject* part : {value->start, value->stop, value->step})
+      if (!guard::is_atom(part)) return refuse("a slice of objects");
+    return constant((PyObject*)value);
   }
 
   std::vector<uint32_t> list_items(PyObject* list) {

@@ -206,6 +206,55 @@ def test_locals_die_while_the_call_runs():
 # -- leaks, by count --------------------------------------------------------------------------------------------------
 
 
+class Noisy:
+    """Garbage that only the collector can free, and what it does then."""
+
+    def __init__(self, log):
+        self.me, self.log = self, log
+
+    def __del__(self):
+        self.log.append(_core.is_compiling())
+
+
+def test_the_collector_waits_for_the_end_of_the_watch():
+    def work():
+        return len([[] for _ in range(5000)])
+
+    log = []
+    threshold = gc.get_threshold()
+    gc.set_threshold(10)
+    try:
+        gc.collect()
+        compiled = worlds.watched(work)
+        gc.disable()
+        Noisy(log)
+        gc.enable()
+        compiled()
+        assert gc.isenabled()
+        [[] for _ in range(50)]
+    finally:
+        gc.set_threshold(*threshold)
+    assert compiled.variants(), compiled.failures()
+    assert log == [False]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_call_sees_and_leaves_the_collector_as_it_was(on):
+    def work():
+        return gc.isenabled()
+
+    if not on:
+        gc.disable()
+    try:
+        compiled = worlds.watched(work)
+        assert [compiled() for _ in range(3)] == [on] * 3
+        assert gc.isenabled() == on
+        worlds.watched(lambda: 1)()
+        assert gc.isenabled() == on
+    finally:
+        gc.enable()
+
+
 def test_ten_thousand_captures_leave_nothing():
     table = {"a": [1, 2]}
 
@@ -479,6 +528,11 @@ def loop_with_conditions():
         n += 1
 
 
+def loop_with_comparisons(steps=0):
+    while steps >= 0:
+        steps += 1
+
+
 def loop_with_calls():
     def step(n):
         return n + 1
@@ -497,12 +551,33 @@ def loop_with_a_generator():
         pass
 
 
-@pytest.mark.parametrize("loop", [loop_with_jumps, loop_with_conditions, loop_with_calls, loop_with_a_generator])
+@pytest.mark.parametrize(
+    "loop",
+    [loop_with_jumps, loop_with_conditions, loop_with_comparisons, loop_with_calls, loop_with_a_generator],
+)
 def test_a_loop_that_is_watched_can_be_interrupted(loop, alarm):
     compiled = worlds.watched(loop)
     interrupt_soon()
     with pytest.raises(KeyboardInterrupt):
         compiled()
+
+
+def test_a_handler_that_raises_ends_an_endless_loop(alarm):
+    class Late(Exception):
+        pass
+
+    def ring(*_):
+        raise Late("in the handler")
+
+    def work():
+        try:
+            loop_with_comparisons()
+        except Late as late:
+            return str(late)
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    assert worlds.watched(work)() == "in the handler"
 
 
 def test_a_signal_raised_by_the_call_arrives_before_the_next_instruction(alarm):
