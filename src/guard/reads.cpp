@@ -4,6 +4,7 @@
 #include <structmember.h>
 
 #include <algorithm>
+#include <array>
 
 #include "cpython/cpython.h"
 #include "guard/atoms.h"
@@ -49,6 +50,12 @@ const std::vector<PyObject*>& slotless_names() {
       all->push_back(interned(name));
     return all;
   }();
+  return names;
+}
+
+// Methods that may come between a look-up and what it would find.
+const std::array<PyObject*, 2>& attribute_hooks() {
+  static const std::array<PyObject*, 2> names{interned("__getattribute__"), interned("__getattr__")};
   return names;
 }
 
@@ -460,16 +467,8 @@ void Reads::read_class(PyObject* object) {
 void Reads::read_type(PyTypeObject* type, PyObject* name) {
   if (!pairs_.insert(type, name)) return;
   auto* object = (PyObject*)type;
-  // __getattr__ or __getattribute__ may come or go.
   if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) && classes_.insert(object)) {
-    static PyObject *whole = interned("__getattribute__"), *fallback = interned("__getattr__");
-    PyObject* found = _PyType_Lookup(type, whole);
-    if (found && Py_TYPE(found) == &PyWrapperDescr_Type) {
-      add_number(object, offsetof(PyTypeObject, tp_getattro));
-    } else {  // CPython replaces the slot once it has found out that there is no __getattr__
-      add(Access::Name, object, found, whole);
-      add(Access::Name, object, _PyType_Lookup(type, fallback), fallback);
-    }
+    for (PyObject* hook : attribute_hooks()) add(Access::Name, object, _PyType_Lookup(type, hook), hook);
   }
   add(Access::Name, object, _PyType_Lookup(type, name), name);
 }
