@@ -326,7 +326,7 @@ TEST(guards_are_described_in_words) {
   std::string all;
   for (const std::string& line : lines) all += line + "\n";
   CHECK_HAS(all, "1 items of dicts are unchanged");
-  CHECK_HAS(all, "1 attributes of classes are unchanged");
+  CHECK_HAS(all, "3 attributes of classes are unchanged");
   CHECK_HAS(all, "1 lists");
 }
 
