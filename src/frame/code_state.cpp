@@ -118,7 +118,6 @@ int traverse_entry(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(entry->check_fn);
   Py_VISIT(entry->code);
   Py_VISIT(entry->compile_id);
-  Py_VISIT(entry->trace_annotation);
   Py_VISIT(entry->backend);
   return 0;
 }
@@ -128,7 +127,6 @@ int clear_entry(PyObject* self) {
   Py_CLEAR(entry->check_fn);
   Py_CLEAR(entry->code);
   Py_CLEAR(entry->compile_id);
-  Py_CLEAR(entry->trace_annotation);
   Py_CLEAR(entry->backend);
   return 0;
 }
@@ -137,6 +135,7 @@ void dealloc_entry(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);
   clear_entry(self);
+  Py_DECREF(as_entry(self)->trace_annotation);
   mg_code_map_free(as_entry(self)->map);
   PyObject_GC_Del(self);
   Py_DECREF(type);
@@ -214,6 +213,7 @@ PyCodeObject* as_code(PyObject* object) {
 
 struct GuardedCode {
   py::Ref code, check_fn, compile_id, trace_annotation;
+  const char* region = nullptr;
 };
 
 bool refuse(const char* what, PyObject* found) {
@@ -245,7 +245,9 @@ bool read_guarded_code(PyObject* given, GuardedCode* guarded) {
   PyObject* annotation = guarded->trace_annotation.get();
   if (!annotation || annotation == Py_None) guarded->trace_annotation = py::Ref::steal(PyUnicode_FromString("Unknown"));
   if (!guarded->trace_annotation) return false;
-  return PyUnicode_Check(guarded->trace_annotation.get()) || refuse("its `trace_annotation`", annotation);
+  if (!PyUnicode_Check(guarded->trace_annotation.get())) return refuse("its `trace_annotation`", annotation);
+  guarded->region = PyUnicode_AsUTF8(guarded->trace_annotation.get());
+  return guarded->region != nullptr;
 }
 
 }  // namespace
@@ -282,6 +284,7 @@ py::Ref add_entry(PyCodeObject* original, PyObject* guarded_code, PyObject* back
   entry->code = guarded.code.release();
   entry->compile_id = guarded.compile_id.release();
   entry->trace_annotation = guarded.trace_annotation.release();
+  entry->region = guarded.region;
   entry->backend = Py_XNewRef(backend);
   entry->map = map;
   entry->state = state;

@@ -15,7 +15,8 @@ struct CacheEntry {
   PyObject* check_fn;  // owned, as are the others
   PyObject* code;      // null once the entry is invalid
   PyObject* compile_id;
-  PyObject* trace_annotation;  // a str
+  PyObject* trace_annotation;
+  const char* region;  // the text of the annotation
   PyObject* backend;
   mg_code_map* map;   // from the original code to `code`
   ExtraState* state;  // borrowed; null once the entry is in no list

@@ -133,10 +133,7 @@ Decision decide(ThreadHook* hook, const mg_fresh_frame& frame) {
 }
 
 PyObject* run(PyThreadState* thread, mg_frame* frame, const CacheEntry* entry) {
-  // The name is put together for a profiler only.
-  std::string name;
-  if (runtime::process_state().begin_event) name = "Magneto-Compiled Region: " + py::text(entry->trace_annotation);
-  runtime::ProfilerEvent event(name.c_str());
+  runtime::ProfilerEvent event("Magneto-Compiled Region", entry->region);
   return mg_eval_with_code(thread, frame, entry->map, evaluate_below);
 }
 

@@ -4,11 +4,11 @@
 
 namespace magneto::runtime {
 
-// One event, as long as this object lives.
+// One event, as long as this object lives: "name", or "name: detail".
 class ProfilerEvent {
  public:
-  explicit ProfilerEvent(const char* name) {
-    if (auto begin = process_state().begin_event) event_ = begin(name);
+  explicit ProfilerEvent(const char* name, const char* detail = nullptr) {
+    if (auto begin = process_state().begin_event) event_ = begin(name, detail);
   }
   ~ProfilerEvent() {
     if (event_) process_state().end_event(event_);

@@ -54,7 +54,7 @@ struct ProcessState {
   PyObject* guard_error_hook = nullptr;  // owned; null: none
 
   // Torch's profiler, filled in at import by torch's side; see profiler.h.
-  void* (*begin_event)(const char* name) = nullptr;
+  void* (*begin_event)(const char* name, const char* detail) = nullptr;
   void (*end_event)(void* event) = nullptr;
 };
 inline ProcessState& process_state() {
