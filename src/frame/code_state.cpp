@@ -194,9 +194,11 @@ PyType_Slot kStateSlots[] = {{Py_tp_traverse, (void*)traverse_state},
                              {Py_tp_doc, (void*)"The cache of a code object."},
                              {0, nullptr}};
 
-// The code object dies. Somebody may still hold the state, but nothing will ever look into it.
+// The code object dies. Somebody may still hold the state, but nothing will ever look into it. CPython also calls this
+// for code objects that have other data only.
 void free_state(void* data) {
   auto* state = static_cast<ExtraState*>(data);
+  if (!state) return;
   KeepError keep;
   clear_state(as_object(state));
   Py_DECREF(as_object(state));
