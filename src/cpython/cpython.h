@@ -135,6 +135,8 @@ void mg_frame_abandon(PyThreadState* thread, mg_frame* frame);
 Py_ssize_t mg_code_data_slot(void (*free_data)(void*));
 void* mg_code_data(PyCodeObject* code, Py_ssize_t slot);
 bool mg_set_code_data(PyCodeObject* code, Py_ssize_t slot, void* data);
+// A new reference, or NULL if there is no such attribute. False: error set.
+bool mg_get_attribute(PyObject* object, PyObject* name, PyObject** value);
 // How many inline cache entries follow an instruction.
 uint8_t mg_opcode_caches(uint8_t opcode);
 

@@ -226,19 +226,16 @@ bool refuse(const char* what, PyObject* found) {
   return false;
 }
 
-// False: an error is set. Null in `value` if the attribute is missing.
-bool get_attribute(PyObject* object, const char* name, py::Ref* value) {
-  *value = py::Ref::steal(PyObject_GetAttrString(object, name));
-  if (*value) return true;
-  if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return false;
-  PyErr_Clear();
-  return true;
-}
-
 bool read_guarded_code(PyObject* given, GuardedCode* guarded) {
-  if (!get_attribute(given, "code", &guarded->code) || !get_attribute(given, "check_fn", &guarded->check_fn) ||
-      !get_attribute(given, "compile_id", &guarded->compile_id) ||
-      !get_attribute(given, "trace_annotation", &guarded->trace_annotation))
+  auto read = [given](const char* name, py::Ref* value) {
+    PyObject* found = nullptr;
+    py::Ref text = py::Ref::steal(PyUnicode_FromString(name));
+    bool good = text && mg_get_attribute(given, text.get(), &found);
+    *value = py::Ref::steal(found);
+    return good;
+  };
+  if (!read("code", &guarded->code) || !read("check_fn", &guarded->check_fn) ||
+      !read("compile_id", &guarded->compile_id) || !read("trace_annotation", &guarded->trace_annotation))
     return false;
   if (!guarded->code || !guarded->check_fn) return refuse("what it returned", given);
   if (!PyCode_Check(guarded->code.get())) return refuse("its `code`", guarded->code.get());
@@ -289,13 +286,14 @@ py::Ref add_entry(PyCodeObject* original, PyObject* guarded_code, PyObject* back
   entry->region = guarded.region;
   entry->backend = Py_XNewRef(backend);
   entry->map = map;
-  entry->state = state;
+  entry->state = nullptr;
   PyObject_GC_Track(entry);
   py::Ref result = py::Ref::steal(as_object(entry));
+  if (!tell(entry->check_fn, "cache_entry", result.get()) || !tell(entry->check_fn, "extra_state", as_object(state)))
+    return {};
+  entry->state = state;
   state->entries.insert(state->entries.begin(), as_entry(Py_NewRef(result.get())));
-  bool told =
-      tell(entry->check_fn, "cache_entry", result.get()) && tell(entry->check_fn, "extra_state", as_object(state));
-  return told ? std::move(result) : py::Ref();
+  return result;
 }
 
 // ---- look-up
@@ -309,16 +307,15 @@ namespace {
 
 // 1: the check holds, 0: it does not, -1: error set. The one place where checks are run: a check that needs no Python
 // is to be recognised here.
-int check(CacheEntry* entry, FrameLocals& locals) {
+int check(PyObject* check_fn, FrameLocals& locals) {
   PyObject* variables = locals.get();
   if (!variables) return -1;
-  py::Ref check_fn = py::Ref::borrow(entry->check_fn);
-  py::Ref answer = py::Ref::steal(PyObject_CallOneArg(check_fn.get(), variables));
+  py::Ref answer = py::Ref::steal(PyObject_CallOneArg(check_fn, variables));
   return answer ? PyObject_IsTrue(answer.get()) : -1;
 }
 
 // A check has raised: tells the error hook, and leaves an error set.
-void report(CacheEntry* entry, FrameLocals& locals, size_t index, bool is_last) {
+void report(PyObject* check_fn, PyObject* code, FrameLocals& locals, size_t index, bool is_last) {
   py::Ref hook = py::Ref::borrow(runtime::process_state().guard_error_hook);
   if (!hook) return;
   PyObject *type, *value, *traceback;
@@ -327,7 +324,7 @@ void report(CacheEntry* entry, FrameLocals& locals, size_t index, bool is_last) 
   py::Ref position = py::Ref::steal(PyLong_FromSize_t(index));
   py::Ref answer;
   if (variables && position) {
-    PyObject* args[] = {entry->check_fn, entry->code, variables, position.get(), is_last ? Py_True : Py_False};
+    PyObject* args[] = {check_fn, code, variables, position.get(), is_last ? Py_True : Py_False};
     answer = py::Ref::steal(PyObject_Vectorcall(hook.get(), args, 5, nullptr));
   }
   if (answer) return PyErr_Restore(type, value, traceback);
@@ -346,13 +343,14 @@ Lookup try_entry(CacheEntry* entry, PyObject* backend, FrameLocals& locals, size
   int matches = backend && entry->backend ? same_backend(entry->backend, backend) : 1;
   if (matches < 0) return Lookup::Error;
   // A check may end its own entry, or another's, or let another thread do so.
-  if (!matches || !entry->state || !entry->check_fn) return Lookup::Miss;
-  int holds = check(entry, locals);
+  if (!matches || !entry->state) return Lookup::Miss;
+  py::Ref check_fn = py::Ref::borrow(entry->check_fn), code = py::Ref::borrow(entry->code);
+  int holds = check(check_fn.get(), locals);
   if (holds < 0) {
-    report(entry, locals, index, is_last);
+    report(check_fn.get(), code.get(), locals, index, is_last);
     return Lookup::Error;
   }
-  return holds && entry->state && entry->code ? Lookup::Hit : Lookup::Miss;
+  return holds && entry->state ? Lookup::Hit : Lookup::Miss;
 }
 
 }  // namespace

@@ -139,15 +139,13 @@ PyObject* run(PyThreadState* thread, mg_frame* frame, const CacheEntry* entry) {
 
 // Follows `_magneto_backend` from a callback to what its cache entries belong to. Null: error set.
 py::Ref backend_of(PyObject* callback) {
+  static PyObject* const kName = PyUnicode_InternFromString("_magneto_backend");
   py::Ref backend = py::Ref::borrow(callback);
   for (int depth = 0; depth < 100; ++depth) {
-    py::Ref inner = py::Ref::steal(PyObject_GetAttrString(backend.get(), "_magneto_backend"));
-    if (!inner) {
-      if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return {};
-      PyErr_Clear();
-      return backend;
-    }
-    backend = std::move(inner);
+    PyObject* inner = nullptr;
+    if (!mg_get_attribute(backend.get(), kName, &inner)) return {};
+    if (!inner) return backend;
+    backend = py::Ref::steal(inner);
   }
   PyErr_SetString(PyExc_ValueError, "set_eval_frame: the callback's _magneto_backend leads in circles");
   return {};

@@ -43,7 +43,7 @@ def entries(function):
     return _core.debug_get_cache_entry_list(function.__code__)
 
 
-# -- turning it on and off ---------------------------------------------------------------------------------------------
+# -- turning it on and off --------------------------------------------------------------------------------------------
 
 
 def test_it_returns_what_was_set_before():
@@ -75,7 +75,7 @@ def test_functions_of_code_objects_refuse_others(name, wrong):
         getattr(_core, name)(wrong)
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
+# -- asking -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_callback_is_asked_once_and_then_the_cache():
@@ -181,7 +181,7 @@ def test_an_error_of_the_callback_comes_out_of_the_call():
         assert old(1) == ("new", 1, 2)
 
 
-# -- the view of the frame ---------------------------------------------------------------------------------------------
+# -- the view of the frame --------------------------------------------------------------------------------------------
 
 
 def test_the_view_shows_the_frame():
@@ -287,7 +287,7 @@ def test_frame_state_belongs_to_the_code():
     assert seen == [{}, {"count": 1}, {"count": 2}, {}]
 
 
-# -- guards ------------------------------------------------------------------------------------------------------------
+# -- guards -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_guard_gets_the_variables_and_decides():
@@ -368,7 +368,9 @@ def test_the_error_hook_is_told_the_place_of_the_guard():
     middle.extra_state.invalidate(entries(old)[0])
     assert entries(old)[0] is middle
     failing = entries(old)[1].check_fn
-    _core.set_guard_error_hook(lambda check_fn, code, f_locals, index, is_last: calls.append((check_fn, index, is_last)))
+    _core.set_guard_error_hook(
+        lambda check_fn, code, f_locals, index, is_last: calls.append((check_fn, index, is_last))
+    )
     try:
         middle.check_fn.__code__ = (lambda f_locals: False).__code__
         with hooked(callback), pytest.raises(ZeroDivisionError):
@@ -400,7 +402,7 @@ def test_an_error_hook_must_be_callable(wrong):
         _core.set_guard_error_hook(wrong)
 
 
-# -- the cache ---------------------------------------------------------------------------------------------------------
+# -- the cache --------------------------------------------------------------------------------------------------------
 
 
 def numbered(old):
@@ -505,6 +507,48 @@ def test_a_guard_may_invalidate_its_own_entry():
     assert len(entries(old)) == 1
 
 
+def test_a_guard_may_invalidate_its_own_entry_and_raise():
+    old, new = make()
+    calls = []
+
+    def check_fn(f_locals):
+        check_fn.extra_state.invalidate(check_fn.cache_entry)
+        raise LookupError
+
+    _core.set_guard_error_hook(lambda *args: calls.append(args))
+    try:
+        with hooked(replacing(old, new, check_fn=check_fn)):
+            old(1)
+            with pytest.raises(LookupError):
+                old(1)
+    finally:
+        _core.set_guard_error_hook(None)
+    assert calls == [(check_fn, new.__code__, {"a": 1, "b": 2}, 0, True)]
+
+
+def test_a_check_function_that_refuses_to_know_its_entry():
+    old, new = make()
+
+    class Check:
+        def __call__(self, f_locals):
+            return True
+
+        def __setattr__(self, name, value):
+            raise self.error(name)
+
+    for error in (AttributeError, TypeError):
+        Check.error = error
+        with hooked(replacing(old, new, check_fn=Check())):
+            assert old(1) == ("new", 1, 2)
+    assert len(entries(old)) == 2
+    _core.reset_code(old.__code__)
+    Check.error = LookupError
+    with hooked(replacing(old, new, check_fn=Check())):
+        with pytest.raises(LookupError, match="cache_entry"):
+            old(1)
+    assert not entries(old)
+
+
 def test_a_guard_may_reset_the_code():
     old, new = make()
     actions = []
@@ -591,7 +635,7 @@ def test_a_backend_that_leads_in_circles_is_refused():
         _core.set_eval_frame(callback)
 
 
-# -- run only, reset, skip -----------------------------------------------------------------------------------------------
+# -- run only, reset, skip --------------------------------------------------------------------------------------------
 
 
 def test_run_only_uses_the_cache_and_asks_nobody():
@@ -657,7 +701,7 @@ def new(n):
     assert not entries(old)
 
 
-# -- frames of every kind ----------------------------------------------------------------------------------------------
+# -- frames of every kind ---------------------------------------------------------------------------------------------
 
 
 def test_generators_keep_their_code_and_are_never_captured_half_way():
@@ -832,7 +876,7 @@ def test_tracing_sees_the_new_code():
     assert not any(name == "old" for name, _ in names)
 
 
-# -- small things ------------------------------------------------------------------------------------------------------
+# -- small things -----------------------------------------------------------------------------------------------------
 
 
 def test_unsupported_gives_back_its_second_argument():

@@ -252,7 +252,7 @@ def comprehensions_and_inner_scopes():
 
     def new(items, scale):
         squares = [x * scale for x in items]
-        return {y: [x + scale for x in squares] for y in items}, [scale for scale in items], scale
+        return {y: [x + scale for x in squares] for y in items}, list(items), scale
 
     return old, new, ([1, 2], 3), {}, ({1: [6, 9], 2: [6, 9]}, [1, 2], 3)
 
@@ -307,7 +307,7 @@ def test_variables_are_carried_over(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_reference_is_left_or_lost(name):
-    old, new, args, kwargs, expected = CASES[name]()
+    old, new, args, kwargs, _expected = CASES[name]()
     watched = [old, new, old.__code__, new.__code__, *(old.__closure__ or ()), args, kwargs]
     callback = replacing(old, new)
 

@@ -1,5 +1,6 @@
 """The frame hook over time: leaks by count, threads, forks, exits, and objects that die when they should."""
 
+import contextlib
 import gc
 import os
 import random
@@ -34,7 +35,7 @@ def blocks_after(action, times):
     return sys.getallocatedblocks() - before
 
 
-# -- leaks -------------------------------------------------------------------------------------------------------------
+# -- leaks ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_hundred_thousand_cached_calls_leave_nothing():
@@ -88,10 +89,8 @@ def test_errors_leave_nothing():
         for wrong in (5, guarded(other), guarded(new, lambda f_locals: 1 / 0)):
             with hooked(Callback({old: wrong})):
                 for _ in range(2):
-                    try:
+                    with contextlib.suppress(TypeError, ValueError, ZeroDivisionError):
                         old([1])
-                    except (TypeError, ValueError, ZeroDivisionError):
-                        pass
             _core.reset_code(old.__code__)
 
     assert blocks_after(call, 1_000) < 300
@@ -118,7 +117,7 @@ def test_threads_leave_nothing():
     assert blocks_after(call, 500) < 100
 
 
-# -- what dies when ----------------------------------------------------------------------------------------------------
+# -- what dies when ---------------------------------------------------------------------------------------------------
 
 
 class Box:
@@ -151,10 +150,8 @@ def test_arguments_of_a_frame_that_is_not_run_die():
     box = Box()
     dies = weakref.ref(box)
     with hooked(Callback({old: 5})):
-        try:
+        with contextlib.suppress(TypeError):
             old(box)
-        except TypeError:
-            pass
     del box
     assert dies() is None
 
@@ -204,7 +201,7 @@ def test_a_cycle_through_a_check_function_is_collected_after_a_reset():
     assert dies() is None
 
 
-# -- threads -----------------------------------------------------------------------------------------------------------
+# -- threads ----------------------------------------------------------------------------------------------------------
 
 
 def in_thread(work):
@@ -287,7 +284,7 @@ def test_eight_threads_turn_it_on_and_off(request):
     stress(30 if request.config.getoption("--full") else 2)
 
 
-# -- processes -----------------------------------------------------------------------------------------------------------
+# -- processes --------------------------------------------------------------------------------------------------------
 
 
 FUNCTIONS = """
