@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cpython/text.h"
+#include "runtime/daemon_threads.h"
 #include "runtime/state.h"
 
 namespace magneto::frame {
@@ -310,7 +311,7 @@ namespace {
 int check(PyObject* check_fn, FrameLocals& locals) {
   PyObject* variables = locals.get();
   if (!variables) return -1;
-  py::Ref answer = py::Ref::steal(PyObject_CallOneArg(check_fn, variables));
+  py::Ref answer = py::Ref::steal(runtime::run_python([&] { return PyObject_CallOneArg(check_fn, variables); }));
   return answer ? PyObject_IsTrue(answer.get()) : -1;
 }
 
@@ -325,7 +326,7 @@ void report(PyObject* check_fn, PyObject* code, FrameLocals& locals, size_t inde
   py::Ref answer;
   if (variables && position) {
     PyObject* args[] = {check_fn, code, variables, position.get(), is_last ? Py_True : Py_False};
-    answer = py::Ref::steal(PyObject_Vectorcall(hook.get(), args, 5, nullptr));
+    answer = py::Ref::steal(runtime::run_python([&] { return PyObject_Vectorcall(hook.get(), args, 5, nullptr); }));
   }
   if (answer) return PyErr_Restore(type, value, traceback);
   Py_XDECREF(type);  // the hook's own error is the news

@@ -9,6 +9,7 @@
 #include "frame/code_state.h"
 #include "frame/frame_view.h"
 #include "frame/hook.h"
+#include "runtime/daemon_threads.h"
 #include "runtime/profiler.h"
 
 namespace magneto::frame {
@@ -108,7 +109,8 @@ Decision ask(const HookOff& off, const mg_fresh_frame& frame) {
   py::Ref frame_state = py::Ref::borrow(state->frame_state);
   py::Ref head = py::Ref::borrow(state->entries.empty() ? Py_None : as_object(state->entries[0]));
   PyObject* args[] = {view.get(), head.get(), frame_state.get()};
-  py::Ref answer = py::Ref::steal(PyObject_Vectorcall(off.callback.get(), args, 3, nullptr));
+  py::Ref answer =
+      py::Ref::steal(runtime::run_python([&] { return PyObject_Vectorcall(off.callback.get(), args, 3, nullptr); }));
   end_frame_view(view.get());
   if (!answer) return kFailed;
   if (answer.get() == Py_None) return {.failed = !skip_code(as_object(frame.code))};

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "frame/eval_frame.h"
+#include "runtime/daemon_threads.h"
 #include "runtime/state.h"
 #include "trace/watch.h"
 
@@ -37,9 +38,10 @@ void install() {
 PyObject* hand_on(mg_eval_function previous, PyThreadState* thread, mg_frame* frame, int throwing) {
   auto& mine = runtime::thread_state();
   // An evaluator below ours may have been installed once more, on top of ours: then it hands the frame back.
-  if (!previous || mine.frame_handed_on == frame) return mg_eval_default(thread, frame, throwing);
+  if (!previous || mine.frame_handed_on == frame)
+    return runtime::run_python([&] { return mg_eval_default(thread, frame, throwing); });
   mg_frame* outer = std::exchange(mine.frame_handed_on, frame);
-  PyObject* result = previous(thread, frame, throwing);
+  PyObject* result = runtime::run_python([&] { return previous(thread, frame, throwing); });
   mine.frame_handed_on = outer;
   return result;
 }
