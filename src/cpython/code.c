@@ -20,6 +20,8 @@ int mg_code_units(PyCodeObject* code) { return (int)Py_SIZE(code); }
 #define KW_NAMES (-1)
 #endif
 
+uint8_t mg_opcode_caches(uint8_t opcode) { return _PyOpcode_Caches[opcode]; }
+
 bool mg_decode(PyCodeObject* code, mg_instruction* instructions) {
   PyObject* bytes = PyCode_GetCode(code);
   if (!bytes) return false;

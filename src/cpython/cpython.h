@@ -139,7 +139,8 @@ void mg_frame_clear(PyThreadState* thread, mg_frame* frame);
 mg_frame* mg_frame_take(PyThreadState* thread, mg_frame* frame);
 // Gives it back; `stack_pointer` and the last executed code unit are what CPython will find.
 void mg_frame_give_back(PyThreadState* thread, mg_frame* frame, mg_frame* previous, PyObject** stack_pointer);
-// After that, for a frame that an evaluator hook has run to its end: does what is left to do in this version.
+// After that, for a frame that an evaluator hook has run to its end, or was given and does not run at all: does what
+// is left to do in this version.
 void mg_frame_finish(PyThreadState* thread, mg_frame* frame);
 // For a generator's frame that has yielded instead.
 void mg_generator_suspended(PyObject* generator);
@@ -199,6 +200,48 @@ bool mg_is_monitored(PyCodeObject* code);
 typedef PyObject* (*mg_eval_function)(PyThreadState*, mg_frame*, int);
 mg_eval_function mg_get_eval_function(void);
 void mg_set_eval_function(mg_eval_function function);
+
+// ---- frames with other code; on every CPython where mg_why_no_frame_hook() is NULL
+
+// NULL, or why frames cannot be looked at and evaluated with other code on this version, for people.
+const char* mg_why_no_frame_hook(void);
+// What mg_get_eval_function gives when nobody has installed an evaluator.
+mg_eval_function mg_default_evaluator(void);
+
+// A frame before its first instruction. Borrowed, and good as long as nobody runs the frame.
+typedef struct {
+  PyFunctionObject* function;
+  PyCodeObject* code;
+  PyObject* globals;
+  PyObject* builtins;
+  PyObject* scope;         // the namespace of a class body or module, or NULL
+  PyObject* frame_object;  // NULL if none was made
+  PyObject** locals;
+} mg_fresh_frame;
+
+// False if the frame has started, which every generator has that can be resumed.
+bool mg_fresh_frame_read(mg_frame* frame, mg_fresh_frame* fresh);
+// What its variables hold, by name: arguments and free variables, or the namespace. A new reference; NULL: error set.
+PyObject* mg_fresh_frame_locals(const mg_fresh_frame* fresh);
+// The function of a frame that is being executed; borrowed, may be NULL.
+PyObject* mg_frame_object_function(PyObject* frame_object);
+
+// Which variable of one code object goes to which of another: those of the same name.
+typedef struct mg_code_map mg_code_map;
+// NULL with a ValueError if the new code needs an argument or a free variable that the old one does not have.
+mg_code_map* mg_code_map_new(PyCodeObject* old_code, PyCodeObject* new_code);
+void mg_code_map_free(mg_code_map* map);
+// Evaluates a fresh frame of the map's old code with the new one, through `evaluator`.
+PyObject* mg_eval_with_code(PyThreadState* thread, mg_frame* frame, const mg_code_map* map, mg_eval_function evaluator);
+
+// Data kept with a code object: set once, freed with it. A slot below 0 or false: error set.
+Py_ssize_t mg_code_data_slot(void (*free_data)(void*));
+void* mg_code_data(PyCodeObject* code, Py_ssize_t slot);
+bool mg_set_code_data(PyCodeObject* code, Py_ssize_t slot, void* data);
+// A new reference, or NULL if there is no such attribute. False: error set.
+bool mg_get_attribute(PyObject* object, PyObject* name, PyObject** value);
+// How many inline cache entries follow an instruction.
+uint8_t mg_opcode_caches(uint8_t opcode);
 
 #ifdef __cplusplus
 }

@@ -1,18 +1,25 @@
-// The frame hook: while at least one thread watches, every Python frame of the interpreter passes through here.
+// The frame hook: while somebody uses it, every Python frame of the interpreter passes through here.
 #pragma once
+#include "cpython/cpython.h"
 
 namespace magneto::frame {
 
-// Installs the hook for its lifetime; nested and concurrent scopes share it. An evaluator that somebody else installed
-// earlier is kept, called for frames that are not watched, and put back.
+// Users are counted: the first one installs the hook, the last one removes it. An evaluator that somebody else
+// installed earlier is kept, called for every frame that is evaluated, and put back.
+void hook_acquire();
+void hook_release();
+
 class HookScope {
  public:
-  HookScope();
-  ~HookScope();
+  HookScope() { hook_acquire(); }
+  ~HookScope() { hook_release(); }
   HookScope(const HookScope&) = delete;
   HookScope& operator=(const HookScope&) = delete;
 };
 
 bool hook_installed();
+
+// Evaluates a frame as it would be without us: by the evaluator that was there before, or CPython's own.
+PyObject* evaluate_below(PyThreadState* thread, mg_frame* frame, int throwing);
 
 }  // namespace magneto::frame

@@ -10,6 +10,7 @@
 #include "cpython/cpython.h"
 #include "frame/compiled_function.h"
 #include "frame/hook.h"
+#include "python/bind_frame.h"
 #include "runtime/config.h"
 #include "runtime/errors.h"
 #include "runtime/state.h"
@@ -88,6 +89,7 @@ void bind_core(nb::module_& module) {
   module.def("set_setting", &runtime::set_setting, nb::arg("name"), nb::arg("value"));
   module.def("supported", &supported, "Empty if calls can be captured on this Python; otherwise why not.");
   module.def("hook_installed", &frame::hook_installed, "Whether Python frames pass through Magneto right now.");
+  bind_frame(module);
 }
 
 }  // namespace magneto::python

@@ -1,9 +1,11 @@
 // `magneto._C`: the core with torch plugged in.
 #include "python/bind_core.h"
+#include "record/profiler_events.h"
 #include "record/torch_plug.h"
 
 NB_MODULE(_C, module) {
   module.doc() = "The native part of Magneto.";
   magneto::record::install_torch_plug();
+  magneto::record::install_profiler_events();
   magneto::python::bind_core(module);
 }

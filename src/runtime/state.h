@@ -17,6 +17,10 @@ namespace magneto::trace {
 class Watch;
 }
 
+namespace magneto::frame {
+struct ThreadHook;
+}
+
 namespace magneto::runtime {
 
 // Owned by its thread.
@@ -26,6 +30,10 @@ struct ThreadState {
   // While non-zero, frames are not watched: an operator's own kernel, a signal handler, a guard or a disabled
   // function is running. What runs there is not part of the captured function.
   int watch_paused = 0;
+  // What magneto.eval_frame does on this thread; belongs to the thread's Python state and dies with it.
+  frame::ThreadHook* frame_hook = nullptr;
+  // The frame that was handed to an evaluator of somebody else: if that one hands it back, we do not go in circles.
+  mg_frame* frame_handed_on = nullptr;
 };
 ThreadState& thread_state();
 
@@ -44,7 +52,7 @@ struct ProcessState {
   };
   std::unordered_map<PyTypeObject*, Specials> specials;
 
-  // The frame hook: how many watches use it, and the evaluator that was there before.
+  // The frame hook: how many watches and threads use it, and somebody else's evaluator that was there before.
   int hook_users = 0;
   bool hook_installed = false;
   mg_eval_function previous_evaluator = nullptr;
@@ -52,6 +60,18 @@ struct ProcessState {
   // How many watches hold off the garbage collector, and whether it was on before the first.
   int collector_holds = 0;
   bool collector_was_on = false;
+
+  // Written once, at import: the types of magneto.eval_frame and the place of its state on code objects.
+  PyTypeObject* cache_entry_type = nullptr;
+  PyTypeObject* extra_state_type = nullptr;
+  PyTypeObject* frame_view_type = nullptr;
+  PyTypeObject* thread_hook_type = nullptr;
+  Py_ssize_t code_state_slot = -1;
+  PyObject* guard_error_hook = nullptr;  // owned; null: none
+
+  // Torch's profiler, filled in at import by torch's side; see profiler.h.
+  void* (*begin_event)(const char* name, const char* detail) = nullptr;
+  void (*end_event)(void* event) = nullptr;
 };
 inline ProcessState& process_state() {
   static ProcessState state;
