@@ -17,7 +17,8 @@ mg_eval_function mg_default_evaluator(void) { return _PyEval_EvalFrameDefault; }
 // ---- frames that have not started
 
 bool mg_fresh_frame_read(mg_frame* frame, mg_fresh_frame* fresh) {
-  if (frame->owner != FRAME_OWNED_BY_THREAD || !FRAME_FUNCTION(frame) || !PyFunction_Check(FRAME_FUNCTION(frame))) return false;
+  if (frame->owner != FRAME_OWNED_BY_THREAD || !FRAME_FUNCTION(frame) || !PyFunction_Check(FRAME_FUNCTION(frame)))
+    return false;
   fresh->code = code_of(frame);
   if (EXECUTING(frame) != _PyCode_CODE(fresh->code) + BEFORE_FIRST) return false;
   fresh->function = (PyFunctionObject*)FRAME_FUNCTION(frame);
@@ -261,7 +262,8 @@ static struct {
 
 static PyObject* eval_pushed(PyThreadState* thread, mg_frame* frame, int throwing) {
   mg_set_eval_function(pushing.installed);
-  PyFunctionObject *function = (PyFunctionObject*)FRAME_FUNCTION(frame), *old = (PyFunctionObject*)FRAME_FUNCTION(pushing.old);
+  PyFunctionObject *function = (PyFunctionObject*)FRAME_FUNCTION(frame),
+                   *old = (PyFunctionObject*)FRAME_FUNCTION(pushing.old);
   Py_XSETREF(function->func_defaults, Py_XNewRef(old->func_defaults));
   Py_XSETREF(function->func_kwdefaults, Py_XNewRef(old->func_kwdefaults));
   for (int i = 0; i < pushing.next->code->co_nlocalsplus; ++i) Py_CLEAR(frame->localsplus[i]);

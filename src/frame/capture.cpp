@@ -26,8 +26,8 @@ std::string current_exception_name() {
 }
 
 // Everything after the call itself: from what was watched to a variant. Gives up through the watch.
-void build(trace::Watch& watch, const guard::Arguments& arguments,
-           std::unique_ptr<runtime::GlobalState> global_state, Capture* capture) {
+void build(trace::Watch& watch, const guard::Arguments& arguments, std::unique_ptr<runtime::GlobalState> global_state,
+           Capture* capture) {
   auto variant = std::make_shared<Variant>();
   if (!watch.ended_cleanly()) return;
   if (!global_state->holds()) return watch.give_up("the call leaves torch's state changed: " + global_state->explain());
@@ -57,7 +57,8 @@ void build(trace::Watch& watch, const guard::Arguments& arguments,
 guard::RootNames name_roots(PyObject* function, const guard::Arguments& arguments) {
   guard::RootNames roots = arguments.objects();
   if (PyMethod_Check(function)) roots.emplace_back(PyMethod_GET_SELF(function), "self");
-  roots.emplace_back(function, PyFunction_Check(function) ? py::text(((PyFunctionObject*)function)->func_name) : "self");
+  roots.emplace_back(function,
+                     PyFunction_Check(function) ? py::text(((PyFunctionObject*)function)->func_name) : "self");
   return roots;
 }
 

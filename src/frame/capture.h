@@ -23,8 +23,8 @@ struct Capture {
   py::Ref result;                    // of the call; null: a Python error is set
   std::shared_ptr<Variant> variant;  // null: not compiled, for this reason
   std::string reason, where;
-  std::vector<guard::Read> reads;    // the guards of the variant, to be put into the function's trie
-  guard::RootNames roots;            // what they start from
+  std::vector<guard::Read> reads;  // the guards of the variant, to be put into the function's trie
+  guard::RootNames roots;          // what they start from
 };
 
 // Runs `function` exactly once, whatever happens.

@@ -99,8 +99,7 @@ std::string Names::place(const Read& read, int depth) const {
       if (is_named(&read, "cell_contents")) return cell_name(read, depth);
       if (PyTuple_Check(read.owner)) return name_of(read.owner, depth) + "[" + std::to_string(tuple_index(read)) + "]";
       return name_of(read.owner, depth) + "." + py::text(read.key.get());
-    case Access::Getter:
-      return name_of(read.owner, depth) + "." + py::text(((PyDescrObject*)read.key.get())->d_name);
+    case Access::Getter: return name_of(read.owner, depth) + "." + py::text(((PyDescrObject*)read.key.get())->d_name);
     case Access::Context: return "a context variable";
     default: return name_of(read.owner, depth);
   }

@@ -126,9 +126,9 @@ class Reads {
   std::vector<py::Ref> kept_;  // owners: their addresses stand for them meanwhile
   std::vector<py::Ref> kept_tensors_;
   PointerSet owners_, typed_, instances_, classes_, state_tensor_set_;
-  PointerSet whole_;                // read with all they contain
-  PointerPairSet pairs_;            // owner and key
-  PointerMap<Holding> holdings_;    // by type
+  PointerSet whole_;              // read with all they contain
+  PointerPairSet pairs_;          // owner and key
+  PointerMap<Holding> holdings_;  // by type
   bool abc_registry_read_ = false, recursion_limit_read_ = false;
 };
 

@@ -12,13 +12,15 @@ void Run::compile() {
   words_.reserve(reads.size());
   read_of_word_.reserve(reads.size());
   next_.assign(reads.size(), kEnd);
-  PointerMap<uint32_t> newest;          // read of a dict or class
-  PointerMap<PyObject*> vouching;       // from a value to the dict or class whose version says that it still lives
+  PointerMap<uint32_t> newest;     // read of a dict or class
+  PointerMap<PyObject*> vouching;  // from a value to the dict or class whose version says that it still lives
   auto versioned = [&](size_t index, const void* address) {
     if (!address) return add_word(&kUnversioned, kUnknown, index);
     auto [last, is_new] = newest.insert(reads[index].owner);
-    if (is_new) add_word(address, kUnknown, index);
-    else next_[*last] = static_cast<uint32_t>(index);
+    if (is_new)
+      add_word(address, kUnknown, index);
+    else
+      next_[*last] = static_cast<uint32_t>(index);
     *last = static_cast<uint32_t>(index);
     if (reads[index].value) *vouching.insert(reads[index].value).first = reads[index].owner;
   };
@@ -91,8 +93,8 @@ void Run::refresh(size_t word) {
 
 void Run::split(size_t index) {
   auto at = reads.begin() + static_cast<ptrdiff_t>(index);
-  auto tail = std::make_unique<Run>(
-      std::vector<Read>(std::make_move_iterator(at), std::make_move_iterator(reads.end())), this);
+  auto tail =
+      std::make_unique<Run>(std::vector<Read>(std::make_move_iterator(at), std::make_move_iterator(reads.end())), this);
   reads.erase(at, reads.end());
   compile();
   tail->children.swap(children);

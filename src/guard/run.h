@@ -43,8 +43,8 @@ class Run {
 
  private:
   static constexpr uint32_t kEnd = UINT32_MAX;
-  static constexpr uint64_t kUnknown = UINT64_MAX;   // no dict and no class has this version
-  static constexpr uint64_t kUnversioned = 0;        // stands for a word of reads that have none; never as expected
+  static constexpr uint64_t kUnknown = UINT64_MAX;  // no dict and no class has this version
+  static constexpr uint64_t kUnversioned = 0;       // stands for a word of reads that have none; never as expected
 
   void compile();
   void add_word(const void* address, uint64_t expected, size_t read) {

@@ -53,8 +53,7 @@ class Describer {
     int node = arguments_.node_of(value);
     if (node >= 0) return program_->emit(Op::Argument, static_cast<uint32_t>(node));
     PyTypeObject* type = Py_TYPE(value);
-    if (PyTuple_Check(value))
-      return !watch_.is_fresh(value) && watch_.guards.pins(value) ? older(value) : tuple(value);
+    if (PyTuple_Check(value)) return !watch_.is_fresh(value) && watch_.guards.pins(value) ? older(value) : tuple(value);
     if (!watch_.is_fresh(value)) return older_object(value);
     if (type == &PyList_Type) return program_->emit(Op::List, 0, list_items(value));
     if (type == &PyDict_Type) return program_->emit(Op::Dict, 0, dict_items(value));

@@ -12,8 +12,8 @@
 #include "cpython/ref.h"
 #include "guard/arguments.h"
 #include "guard/atoms.h"
-#include "guard/reads.h"
 #include "guard/pointer_set.h"
+#include "guard/reads.h"
 #include "runtime/state.h"
 #include "runtime/tensor_plug.h"
 
