@@ -415,7 +415,9 @@ void Reads::hold_if_needed() {
 
 bool Reads::read_key(PyObject* dict, PyObject* key) {
   if (!pairs_.insert(dict, key)) return false;
-  add(Access::Key, dict, find_key(dict, key), key);
+  PyObject* value = PyDict_GetItemWithError(dict, key);
+  if (!value) PyErr_Clear();
+  add(Access::Key, dict, value, key);
   return true;
 }
 

@@ -75,7 +75,7 @@ class Reads {
   Reads();
 
   // Those that return bool tell whether this is news.
-  bool read_key(PyObject* dict, PyObject* key);  // `key` is an atom
+  bool read_key(PyObject* dict, PyObject* key);  // `key` is an atom, and looking it up runs no Python code now
   void read_items(PyObject* dict);
   void read_cache(PyObject* dict);  // whose values are looked into by C code; these are kept alive
   void read_list(PyObject* list);
