@@ -1,3 +1,8 @@
+# `_frames`: the quarantine's functions on frames, for the Python tests; it stands beside `_core`.
+Python_add_library(_frames MODULE WITH_SOABI ${CMAKE_SOURCE_DIR}/tests/cpp/frames/frames_module.cpp)
+target_link_libraries(_frames PRIVATE magneto_core)
+set_target_properties(_frames PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${MAGNETO_MODULE_DIR})
+
 # The C++ unit tests: one extension module `_units`, run by tests/cpp/run_units.py inside a real interpreter, and one
 # CTest case per TEST(...), listed when ctest starts so that no list has to be kept.
 file(GLOB unit_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/cpp/*.cpp)

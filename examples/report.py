@@ -26,23 +26,28 @@ main { max-width: 60rem; margin: 0 auto; padding: 3rem 1.25rem 5rem; }
 h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 .4rem; letter-spacing: -.02em; }
 h2 { font-size: 1.1rem; margin: 2.6rem 0 .8rem; }
 p { margin: .4rem 0; } .soft { color: var(--soft); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.8rem 0; }
+.tiles { display: grid; grid-template-columns: repeat(4, 1fr); gap: .8rem; margin: 1.8rem 0; }
 .tile, figure, pre, .facts { background: var(--card); border: 1px solid var(--line); border-radius: .7rem; }
 .tile { padding: .9rem 1.1rem; } .tile b { display: block; font-size: 1.7rem; letter-spacing: -.02em; }
 .tile span { color: var(--soft); font-size: .88rem; }
 .good { color: var(--good); } .bad { color: var(--bad); }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; } .notes { margin-top: 1rem; color: var(--soft); font-size: .88rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .5rem .7rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 500; font-size: .88rem; }
 tr.ours td { color: var(--accent); font-weight: 600; }
 figure { margin: .8rem 0; padding: 1rem 1.1rem; } figcaption { color: var(--soft); font-size: .88rem; }
-svg { display: block; width: 100%; height: auto; } svg text { fill: var(--ink); font-size: 13px; }
-.bar { fill: var(--other); } .bar.ours { fill: var(--accent); }
+.bars { display: grid; grid-template-columns: max-content 1fr; gap: .5rem 1rem; margin-top: .6rem; font-size: .88rem; }
+.bars > div { display: flex; align-items: center; gap: .6rem; white-space: nowrap; }
+.bar { height: 1.4rem; min-width: 2px; border-radius: .25rem; background: var(--other); }
+.bar.ours { background: var(--accent); }
 pre { padding: 1rem 1.1rem; overflow-x: auto; font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, monospace; }
 details summary { cursor: pointer; } .facts { padding: .4rem 1.1rem; } .facts td { white-space: normal; }
 .facts tr:last-child td { border: 0; } .facts td:first-child { color: var(--soft); width: 11rem; }
-.facts td:last-child { text-align: left; }
+.facts td:last-child { text-align: left; } .wrap { white-space: pre-wrap; }
+@media (max-width: 44rem) { main { padding: 1.5rem 1rem 3rem; } .tiles { grid-template-columns: 1fr 1fr; }
+  th, td { padding: .5rem .4rem; } td:last-child, th:last-child { white-space: normal; }
+  .facts td:first-child { width: 6rem; } }
 </style>
 </head>
 <body><main>
@@ -51,10 +56,10 @@ details summary { cursor: pointer; } .facts { padding: .4rem 1.1rem; } .facts td
 <div class="tiles">$tiles</div>
 <h2>Measured in one run</h2>
 <div class="scroll"><table><thead><tr>$head</tr></thead><tbody>$rows</tbody></table></div>
-$notes
+<div class="notes">$notes</div>
 $charts
 <h2>What Magneto says about it</h2>
-<pre>$explanation</pre>
+<pre class="wrap">$explanation</pre>
 <h2>The graph</h2>
 <details open><summary class="soft">$graph_caption</summary><pre>$graph</pre></details>
 <h2>The machine</h2>
@@ -103,7 +108,7 @@ class Report:
             tiles="".join(_tile(*tile) for tile in self.tiles),
             head="".join(f"<th>{html.escape(column)}</th>" for column in self.columns),
             rows="".join(self._row(row) for row in self.rows),
-            notes="".join(f'<p class="soft">{html.escape(note)}</p>' for note in self.notes),
+            notes="".join(f"<p>{html.escape(note)}</p>" for note in self.notes),
             charts=self._charts(),
             explanation=html.escape(self.explanation),
             graph=html.escape(self.graph),
@@ -122,7 +127,7 @@ class Report:
     def _charts(self) -> str:
         first = [(c.name, c.first_ms, c.ours) for c in self.contenders]
         later = [(c.name, c.call_ms, c.ours) for c in self.contenders]
-        return _chart("The first call, in milliseconds", first) + _chart("A later call, in milliseconds", later)
+        return _chart("The first call: shorter is better", first) + _chart("A later call: shorter is better", later)
 
 
 def _tile(figure: str, caption: str, mood: str) -> str:
@@ -130,23 +135,18 @@ def _tile(figure: str, caption: str, mood: str) -> str:
 
 
 def _chart(caption: str, bars: Sequence[tuple[str, float, bool]]) -> str:
-    """Horizontal bars on one linear scale that starts at zero."""
-    width, left, right, step = 820, 190, 90, 34
+    """Horizontal bars on one linear scale that starts at zero; the longest leaves room for its figure."""
     longest = max(value for _, value, _ in bars) or 1.0
     parts = []
-    for index, (name, value, ours) in enumerate(bars):
-        top = 8 + index * step
-        length = max(2.0, (width - left - right) * value / longest)
+    for name, value, ours in bars:
         kind = "bar ours" if ours else "bar"
-        parts.append(f'<text x="0" y="{top + 16}">{html.escape(name)}</text>')
-        parts.append(f'<rect class="{kind}" x="{left}" y="{top}" width="{length:.1f}" height="22" rx="4"/>')
-        parts.append(f'<text x="{left + length + 8:.1f}" y="{top + 16}">{milliseconds(value)}</text>')
-    label = html.escape("; ".join(f"{name}: {milliseconds(value)}" for name, value, _ in bars))
-    height = 12 + len(bars) * step
-    drawing = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
-    return f"<figure><figcaption>{html.escape(caption)}</figcaption>{drawing}</figure>"
+        bar = f'<span class="{kind}" style="width: calc((100% - 5rem) * {value / longest:.4f})"></span>'
+        parts.append(f"<span>{html.escape(name)}</span><div>{bar}{milliseconds(value)}</div>")
+    return f'<figure><figcaption>{html.escape(caption)}</figcaption><div class="bars">{"".join(parts)}</div></figure>'
 
 
 def milliseconds(value: float) -> str:
-    """A duration with as many digits as a reader can use."""
-    return f"{value / 1000:.2f} s" if value >= 2000 else f"{value:.0f} ms" if value >= 100 else f"{value:.2f} ms"
+    """A duration of three digits, which is as many as a reader can use."""
+    if value >= 2000:
+        return f"{value / 1000:.2f} s"
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f} ms"

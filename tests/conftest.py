@@ -1,8 +1,8 @@
 """What all tests share: the --full switch, and `import _core` for the torch-free ones.
 
 The torch-free tests (tests/core) also run on Pythons that have no torch, where the package `magneto` cannot be
-imported. They say `import _core`, which loads the module that was built for the running Python: from the folder in
-MAGNETO_CORE, or from python/magneto.
+imported. They say `import _core`, or `import _frames` for what only tests need, which loads the module that was built
+for the running Python: from the folder in MAGNETO_CORE, or from python/magneto.
 """
 
 import importlib.abc
@@ -23,11 +23,11 @@ class CoreFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "_core":
+        if name not in ("_core", "_frames"):
             return None
         folder = Path(os.environ.get("MAGNETO_CORE") or ROOT / "python" / "magneto")
         for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-            file = folder / f"_core{suffix}"
+            file = folder / f"{name}{suffix}"
             if file.exists():
                 return importlib.util.spec_from_file_location(name, file)
         return None

@@ -184,6 +184,20 @@ def test_entries_die_with_the_compiled_module() -> None:
 
 
 @torch.no_grad()
+def test_a_module_that_holds_its_own_compiled_form_is_freed() -> None:
+    module, make_inputs = models.get("mlp")
+    args, kwargs = make_inputs(0, 0)
+    module.__dict__["me"] = magneto.compile(module)
+    module.me(*args, **kwargs)
+    module.me(*args, **kwargs)
+    assert harness.unsupported() or harness.native(module.me).variants()
+    parts = [weakref.ref(module), weakref.ref(module.me), weakref.ref(module.layers[0].weight)]
+    del module
+    gc.collect()
+    assert [part() for part in parts] == [None, None, None]
+
+
+@torch.no_grad()
 def test_the_arguments_and_results_of_a_call_are_not_kept() -> None:
     module, make_inputs = models.get("mlp")
     compiled = magneto.compile(module)
@@ -238,3 +252,36 @@ def test_the_hook_is_there_while_a_call_is_watched_and_gone_after_an_exception()
     assert seen == [(True, True)]
     assert not magneto._C.hook_installed()
     assert not magneto.is_compiling()
+
+
+def test_a_model_that_only_guards_know_is_freed():
+    """The compiled function goes on; what it read and used, weights included, does not live on with it."""
+    world = {"model": models.get("mlp")[0]}
+
+    @magneto.compile
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return world["model"](x)
+
+    args, _ = models.get("mlp")[1](0, 0)
+    with torch.no_grad():
+        expected = world["model"](*args)
+        assert all(torch.equal(run(*args), expected) for _ in range(3))
+    assert harness.state(run) == "compiled"
+    parts = [weakref.ref(part) for part in (*world["model"].modules(), *world["model"].parameters())]
+    world["model"] = torch.nn.Identity()
+    collect()
+    assert [part() for part in parts] == [None] * len(parts)
+    with torch.no_grad():
+        assert torch.equal(run(*args), args[0])
+
+
+def test_a_weight_that_was_replaced_is_freed_at_once():
+    model = torch.nn.Linear(4, 4)
+    compiled = magneto.compile(model)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        compiled(x), compiled(x)
+        old = weakref.ref(model.weight)
+        model.weight = torch.nn.Parameter(torch.randn(4, 4))
+        assert old() is None
+        assert torch.equal(compiled(x), model(x))

@@ -1,4 +1,4 @@
-// Decodes code objects: plain instructions and the exception table.
+// Decodes code objects: plain instructions, the exception table, lines.
 #define Py_BUILD_CORE 1
 #include <Python.h>
 
@@ -12,11 +12,15 @@
 #include <opcode.h>
 #include <string.h>
 
-#include "cpython/cpython.h"
+#include "cpython/code_extra.h"
 
 int mg_code_units(PyCodeObject* code) { return (int)Py_SIZE(code); }
 
 uint8_t mg_opcode_caches(uint8_t opcode) { return _PyOpcode_Caches[opcode]; }
+
+#ifndef KW_NAMES
+#define KW_NAMES (-1)
+#endif
 
 bool mg_decode(PyCodeObject* code, mg_instruction* instructions) {
   PyObject* bytes = PyCode_GetCode(code);
@@ -25,19 +29,19 @@ bool mg_decode(PyCodeObject* code, mg_instruction* instructions) {
   int count = (int)(PyBytes_GET_SIZE(bytes) / 2);
   memset(instructions, 0, sizeof(mg_instruction) * (size_t)count);
   uint32_t extended = 0;
-  int restart = -1;
+  int restart = -1;  // -1: the next instruction stands for itself
+  bool keywords = false;
   for (int i = 0; i < count;) {
-    uint8_t opcode = units[2 * i];
+    int opcode = units[2 * i];
     uint32_t arg = units[2 * i + 1] | (extended << 8);
     int next = i + 1 + _PyOpcode_Caches[opcode];
     if (restart < 0) restart = i;
-    instructions[i] = (mg_instruction){opcode, arg, next, restart};
-    if (opcode == EXTENDED_ARG) {
-      extended = arg;
-    } else {
-      extended = 0;
-      restart = -1;
-    }
+    instructions[i] = (mg_instruction){(uint8_t)opcode, arg, next, restart};
+    bool extended_follows = opcode == EXTENDED_ARG;
+    extended = extended_follows ? arg : 0;
+    // KW_NAMES leaves the names in the evaluator, outside the frame: it is part of the call that follows.
+    keywords = opcode == KW_NAMES || (keywords && opcode != CALL);
+    if (!extended_follows && !keywords) restart = -1;
     i = next;
   }
   Py_DECREF(bytes);
@@ -55,53 +59,60 @@ static const uint8_t* read_varint(const uint8_t* p, int* value) {
   return p + 1;
 }
 
+typedef struct {
+  int start, size;
+  mg_handler handler;
+} handler_range;
+
+static const uint8_t* read_range(const uint8_t* p, handler_range* range) {
+  int depth_and_flag;
+  p = read_varint(p, &range->start);
+  p = read_varint(p, &range->size);
+  p = read_varint(p, &range->handler.handler);
+  p = read_varint(p, &depth_and_flag);
+  range->handler.depth = depth_and_flag >> 1;
+  range->handler.push_offset = depth_and_flag & 1;
+  return p;
+}
+
 bool mg_find_handler(PyCodeObject* code, int index, mg_handler* found) {
   const uint8_t* p = (const uint8_t*)PyBytes_AS_STRING(code->co_exceptiontable);
   const uint8_t* end = p + PyBytes_GET_SIZE(code->co_exceptiontable);
   while (p < end) {
-    int start, size, handler, depth_and_flag;
-    p = read_varint(p, &start);
-    p = read_varint(p, &size);
-    p = read_varint(p, &handler);
-    p = read_varint(p, &depth_and_flag);
-    if (start > index) break;
-    if (index < start + size) {
-      found->handler = handler;
-      found->depth = depth_and_flag >> 1;
-      found->push_offset = depth_and_flag & 1;
+    handler_range range;
+    p = read_range(p, &range);
+    if (range.start > index) break;
+    if (index < range.start + range.size) {
+      *found = range.handler;
       return true;
     }
   }
   return false;
 }
 
-#if PY_VERSION_HEX >= 0x030c0000
-#define REQUEST_EXTRA PyUnstable_Eval_RequestCodeExtraIndex
-#define GET_EXTRA PyUnstable_Code_GetExtra
-#define SET_EXTRA PyUnstable_Code_SetExtra
-#else
-#define REQUEST_EXTRA _PyEval_RequestCodeExtraIndex
-#define GET_EXTRA _PyCode_GetExtra
-#define SET_EXTRA _PyCode_SetExtra
-#endif
+void mg_handlers(PyCodeObject* code, mg_handler* handlers) {
+  int units = mg_code_units(code);
+  for (int i = 0; i < units; ++i) handlers[i].handler = -1;
+  const uint8_t* p = (const uint8_t*)PyBytes_AS_STRING(code->co_exceptiontable);
+  const uint8_t* end = p + PyBytes_GET_SIZE(code->co_exceptiontable);
+  while (p < end) {
+    handler_range range;
+    p = read_range(p, &range);
+    for (int i = range.start; i < range.start + range.size && i < units; ++i) handlers[i] = range.handler;
+  }
+}
 
-static void free_decoded(void* decoded) { PyMem_Free(decoded); }
+int mg_line(PyCodeObject* code, int index) { return PyCode_Addr2Line(code, 2 * index); }
+
+static void* make_decoded(PyCodeObject* code) {
+  mg_instruction* decoded = PyMem_Calloc((size_t)mg_code_units(code) + 1, sizeof *decoded);
+  if (!decoded) return PyErr_NoMemory();
+  if (mg_decode(code, decoded)) return decoded;
+  PyMem_Free(decoded);
+  return NULL;
+}
 
 const mg_instruction* mg_decoded(PyCodeObject* code) {
-  static Py_ssize_t extra_index = -1;
-  if (extra_index < 0) extra_index = REQUEST_EXTRA(free_decoded);
-  if (extra_index < 0) {
-    PyErr_SetString(PyExc_RuntimeError, "CPython has no room left for data on code objects");
-    return NULL;
-  }
-  void* decoded = NULL;
-  if (GET_EXTRA((PyObject*)code, extra_index, &decoded) < 0) return NULL;
-  if (decoded) return decoded;
-  decoded = PyMem_Calloc((size_t)mg_code_units(code) + 1, sizeof(mg_instruction));
-  if (!decoded) return (const mg_instruction*)PyErr_NoMemory();
-  if (!mg_decode(code, decoded) || SET_EXTRA((PyObject*)code, extra_index, decoded) < 0) {
-    PyMem_Free(decoded);
-    return NULL;
-  }
-  return decoded;
+  static Py_ssize_t slot = -1;
+  return code_extra(code, &slot, make_decoded);
 }

@@ -1,15 +1,5 @@
 // What can be kept with a code object.
-#include "cpython/cpython.h"
-
-#if PY_VERSION_HEX >= 0x030c0000
-#define REQUEST_EXTRA PyUnstable_Eval_RequestCodeExtraIndex
-#define GET_EXTRA PyUnstable_Code_GetExtra
-#define SET_EXTRA PyUnstable_Code_SetExtra
-#else
-#define REQUEST_EXTRA _PyEval_RequestCodeExtraIndex
-#define GET_EXTRA _PyCode_GetExtra
-#define SET_EXTRA _PyCode_SetExtra
-#endif
+#include "cpython/code_extra.h"
 
 Py_ssize_t mg_code_data_slot(void (*free_data)(void*)) {
   Py_ssize_t slot = REQUEST_EXTRA(free_data);

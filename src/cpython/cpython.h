@@ -2,6 +2,7 @@
 #pragma once
 #include <Python.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -10,7 +11,8 @@ extern "C" {
 
 // ---- which CPython this is
 
-// NULL if frames can be watched on this version, else the reason, for people.
+// NULL if frames can be watched on this version, else the reason, for people. Reading, rebuilding and resuming frames
+// works on every version.
 const char* mg_why_unsupported(void);
 
 // ---- code objects
@@ -19,7 +21,7 @@ typedef struct {
   uint8_t opcode;   // never a specialised one
   uint32_t arg;     // EXTENDED_ARG folded in
   int32_t next;     // index of the following instruction; inline caches are skipped
-  int32_t restart;  // where to resume so that this instruction runs whole: its first EXTENDED_ARG
+  int32_t restart;  // where to resume so that this instruction runs whole: its first EXTENDED_ARG or KW_NAMES
 } mg_instruction;
 
 // Fills one entry per code unit (`mg_code_units` of them); entries of caches are left zero. False: error set.
@@ -36,24 +38,73 @@ typedef struct {
 
 // The innermost handler that covers the instruction at `index`.
 bool mg_find_handler(PyCodeObject* code, int index, mg_handler* found);
+// The same for every code unit at once; `handler` is -1 where there is none.
+void mg_handlers(PyCodeObject* code, mg_handler* handlers);
+
+// -1 if the instruction has no line.
+int mg_line(PyCodeObject* code, int index);
+// Where the instruction jumps if it does; -1 if it never jumps.
+int mg_jump_target(const mg_instruction* instruction);
+
+typedef struct {
+  int32_t depth;  // of the value stack before the instruction; -1: it is never reached
+  int32_t
+      saved;  // where on the stack the outermost handler of the frame saved its caller's exception; -1: no handler runs
+} mg_flow;
+
+// One entry per code unit, kept with the code object. NULL: error set.
+const mg_flow* mg_code_flow(PyCodeObject* code);
 
 // ---- objects
 
+// Changes whenever the dict does, and no two states of dicts share one. For the __dict__ of an object that holds only
+// while mg_has_settled_dict: an object may keep the values to itself, and stores to its attributes then pass the dict
+// by.
 uint64_t mg_dict_version(PyObject* dict);
+bool mg_has_settled_dict(PyObject* object);
+// Makes the object's __dict__ hold the values, for as long as somebody else holds that dict too; its identity, contents
+// and order stay. Borrowed; NULL if the object has none.
+PyObject* mg_settle_dict(PyObject* object);
 // Whether every key is a str: a look-up then runs no code of the keys. May say no for a dict that once had others.
 bool mg_has_only_text_keys(PyObject* dict);
 // Where the object's __dict__ pointer lives, made if it was only implicit; NULL if the type has none.
 PyObject** mg_dict_slot(PyObject* object);
 // Whether the object's __dict__ holds anything; does not make the dict.
 bool mg_has_attributes(PyObject* object);
+// The next member of a set, in the order of iteration; start with position 0.
+bool mg_set_next(PyObject* set, Py_ssize_t* position, PyObject** item);
 // 0 if the type has no valid version now.
 unsigned int mg_type_version(PyTypeObject* type);
+// Eight bytes that differ whenever the version does. Looks at no object: the address may be that of a dead one. NULL
+// if versions cannot be trusted on this CPython.
+const uint64_t* mg_dict_version_word(PyObject* dict);
+const uint64_t* mg_type_version_word(PyTypeObject* type);
+// Where a module keeps its dict, in bytes.
+ptrdiff_t mg_module_dict_offset(void);
+// Gives it one if it has none; 0 if there are no more.
+unsigned int mg_assign_type_version(PyTypeObject* type);
 // The parts of a bound slot wrapper such as super().__getattribute__; false if `object` is not one.
 bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyObject** self);
 // The dict behind a functools.lru_cache wrapper; NULL if it is not where it is expected.
 PyObject* mg_lru_cache_dict(PyObject* wrapper);
 
-// ---- frames; only where mg_why_unsupported() is NULL
+// ---- watchers: told of a change instead of looking for it; from CPython 3.12 on
+
+// Called before the change, or before the dict goes away. Must neither run Python code, nor raise, nor unwatch.
+typedef void (*mg_on_dict_change)(PyObject* dict);
+// Called once: a type that has changed is watched on only after mg_assign_type_version.
+typedef void (*mg_on_type_change)(PyTypeObject* type);
+
+// False, without an error, if this version has no watchers or others use all of them.
+bool mg_watchers_start(mg_on_dict_change on_dict, mg_on_type_change on_type);
+void mg_watchers_stop(void);
+// While started. False: error set.
+bool mg_watch_dict(PyObject* dict);
+bool mg_unwatch_dict(PyObject* dict);
+bool mg_watch_type(PyTypeObject* type);
+bool mg_unwatch_type(PyTypeObject* type);
+
+// ---- frames
 
 typedef struct _PyInterpreterFrame mg_frame;
 
@@ -62,6 +113,7 @@ typedef struct {
   PyCodeObject* code;
   PyObject* globals;
   PyObject* builtins;
+  PyObject* names;                  // the mapping that a class body or a module fills, or NULL
   PyObject** locals;                // locals, cells and free variables, then the value stack
   PyObject** stack_pointer;         // valid until the frame is taken
   const uint16_t* first_code_unit;  // index 0
@@ -69,16 +121,29 @@ typedef struct {
   PyObject* generator;              // the owner, or NULL
 } mg_frame_view;
 
+mg_frame* mg_frame_of(PyFrameObject* object);
+PyCodeObject* mg_frame_code(mg_frame* frame);
 void mg_frame_read(mg_frame* frame, mg_frame_view* view);
+// Of a frame that runs: the instruction that is under way. Of one at rest: the one that comes next.
+int mg_frame_executing(mg_frame* frame);
 int mg_frame_next_instruction(mg_frame* frame);
+void mg_frame_resume_before(mg_frame* frame, int index);
+
+// A new frame on the thread's data stack, every local unbound. `mg_frame_clear` ends it, and so does the evaluator
+// from CPython 3.12 on. NULL: error set.
+mg_frame* mg_frame_push(PyThreadState* thread, PyFunctionObject* function, PyCodeObject* code, PyObject* names);
+// Drops what an unlinked frame holds (its frame object keeps it if somebody keeps that) and gives its memory back.
+void mg_frame_clear(PyThreadState* thread, mg_frame* frame);
+
 // Makes the frame the current one while somebody else than CPython runs it.
 mg_frame* mg_frame_take(PyThreadState* thread, mg_frame* frame);
 // Gives it back; `stack_pointer` and the last executed code unit are what CPython will find.
 void mg_frame_give_back(PyThreadState* thread, mg_frame* frame, mg_frame* previous, PyObject** stack_pointer);
-void mg_frame_resume_before(mg_frame* frame, int index);
+// After that, for a frame that an evaluator hook has run to its end: does what is left to do in this version.
+void mg_frame_finish(PyThreadState* thread, mg_frame* frame);
+// For a generator's frame that has yielded instead.
 void mg_generator_suspended(PyObject* generator);
 int mg_set_update(PyObject* set, PyObject* iterable);
-PyCodeObject* mg_frame_code(mg_frame* frame);
 
 // True when the evaluator must look up: signals, pending calls, a request to drop the GIL, an asynchronous exception
 // (which is left to CPython: only it can clear the flag).
@@ -86,11 +151,50 @@ bool mg_must_break(PyThreadState* thread);
 // Serves them; -1 with an error set if one raised.
 int mg_serve_break(PyThreadState* thread);
 
+// ---- snapshots: frames that can be put back
+
+typedef struct {
+  PyFunctionObject* function;
+  PyCodeObject* code;   // the function's, unless somebody gave it another one meanwhile
+  PyObject* names;      // as in mg_frame_view
+  PyObject* generator;  // whose frame this becomes: from mg_new_generator, or NULL for one that nobody else knows
+  PyObject* handled;    // the exception that the frame is handling, or NULL
+  PyObject* instead;  // pushed in place of what the frame further in returns (the object, if that is __init__), or NULL
+  int32_t index;      // of the instruction that comes next; in a chain, of the one that led to the frame further in
+  int32_t depth;      // of the stack; in a chain, without the operands of that instruction
+  PyObject* values[];  // owned, NULL is unbound: co_nlocalsplus of them, then `depth` of the stack
+} mg_snapshot;
+
+// Nothing but function, code, index and depth is filled in. NULL: error set.
+mg_snapshot* mg_snapshot_new(PyFunctionObject* function, PyCodeObject* code, int index, int depth);
+void mg_snapshot_free(mg_snapshot* snapshot);
+// The depth that a snapshot at `index` must have; `in_chain`: another frame stands further in. -1: no frame can stand
+// there. -2: error set.
+int mg_snapshot_depth(PyCodeObject* code, int index, bool in_chain);
+
+// The frame that called this one; NULL if it was called from C code, so that no chain leads there.
+mg_frame* mg_frame_caller(mg_frame* frame);
+// Takes `count` snapshots, outermost first, of a frame that is about to execute an instruction and of its callers.
+// False: error set, nothing taken.
+bool mg_snapshot_take(PyThreadState* thread, mg_frame* innermost, int count, mg_snapshot** chain);
+
+// Puts the frames back, outermost first, and lets CPython go on in the innermost. Gives what the outermost returns;
+// NULL: the error that leaves it. If an error is set when it is called, the innermost frame's instruction raised it.
+// An outermost frame of a generator behaves as in next(). The snapshots are used up, even on errors.
+PyObject* mg_resume(PyThreadState* thread, mg_snapshot** chain, int count);
+// A generator or coroutine that has not started and holds nothing, for snapshots to name. NULL: error set.
+PyObject* mg_new_generator(PyThreadState* thread, PyFunctionObject* function, PyCodeObject* code);
+// A generator or coroutine that is suspended at the snapshot, whose stack lacks the value that will be sent. The
+// snapshot is used up. NULL: error set.
+PyObject* mg_suspended_generator(PyThreadState* thread, mg_snapshot* snapshot);
+
 // ---- the evaluator
 
 PyObject* mg_eval_default(PyThreadState* thread, mg_frame* frame, int throwing);
 // A debugger, profiler or coverage tool follows this thread.
 bool mg_is_tracing(PyThreadState* thread);
+// One follows this code alone (sys.monitoring).
+bool mg_is_monitored(PyCodeObject* code);
 
 typedef PyObject* (*mg_eval_function)(PyThreadState*, mg_frame*, int);
 mg_eval_function mg_get_eval_function(void);

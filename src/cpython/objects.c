@@ -3,13 +3,26 @@
 #include <Python.h>
 
 #include "internal/pycore_dict.h"
+#include "internal/pycore_moduleobject.h"
 #include "internal/pycore_object.h"
+#if PY_VERSION_HEX >= 0x030d0000
+#include "internal/pycore_setobject.h"
+#endif
 
 #include "cpython/cpython.h"
 
 bool mg_has_only_text_keys(PyObject* dict) { return ((PyDictObject*)dict)->ma_keys->dk_kind != DICT_KEYS_GENERAL; }
 
-uint64_t mg_dict_version(PyObject* dict) { return ((PyDictObject*)dict)->ma_version_tag; }
+// The low bits say who watches the dict, and on 3.13 how often a watched one changed.
+#if PY_VERSION_HEX >= 0x030d0000
+#define NO_VERSION_BITS (DICT_MAX_WATCHERS + DICT_WATCHED_MUTATION_BITS)
+#elif PY_VERSION_HEX >= 0x030c0000
+#define NO_VERSION_BITS DICT_MAX_WATCHERS
+#else
+#define NO_VERSION_BITS 0
+#endif
+
+uint64_t mg_dict_version(PyObject* dict) { return ((PyDictObject*)dict)->ma_version_tag >> NO_VERSION_BITS; }
 
 #if PY_VERSION_HEX >= 0x030c0000
 // Where the dict pointer of an object lives that keeps it in front of itself.
@@ -49,6 +62,36 @@ PyObject** mg_dict_slot(PyObject* object) {
 #endif
 }
 
+bool mg_has_settled_dict(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (!(type->tp_flags & Py_TPFLAGS_MANAGED_DICT)) return type->tp_dictoffset != 0;
+#if PY_VERSION_HEX >= 0x030d0000
+  if (type->tp_flags & Py_TPFLAGS_INLINE_VALUES && _PyObject_InlineValues(object)->valid) return false;
+  return *managed_slot(object) != NULL;
+#elif PY_VERSION_HEX >= 0x030c0000
+  return !_PyDictOrValues_IsValues(*_PyObject_DictOrValuesPointer(object)) && *managed_slot(object);
+#else
+  return !*_PyObject_ValuesPointer(object) && *_PyObject_ManagedDictPointer(object);
+#endif
+}
+
+PyObject* mg_settle_dict(PyObject* object) {
+  PyObject** slot = mg_dict_slot(object);
+  if (!slot) return NULL;
+  PyObject* dict = PyObject_GenericGetDict(object, NULL);  // makes an empty one where there was none yet
+#if PY_VERSION_HEX >= 0x030d0000
+  // A dict that the object lets go of takes the values along; given back, it keeps them.
+  if (dict && !mg_has_settled_dict(object)) {
+    PyObject* other = PyDict_New();
+    if (other && _PyObject_SetManagedDict(object, other) == 0) _PyObject_SetManagedDict(object, dict);
+    Py_XDECREF(other);
+  }
+#endif
+  PyErr_Clear();
+  Py_XDECREF(dict);
+  return mg_has_settled_dict(object) ? *slot : NULL;
+}
+
 bool mg_has_attributes(PyObject* object) {
 #if PY_VERSION_HEX < 0x030c0000
   if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
@@ -67,6 +110,38 @@ unsigned int mg_type_version(PyTypeObject* type) {
   if (!(type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG)) return 0;
 #endif
   return type->tp_version_tag;
+}
+
+bool mg_set_next(PyObject* set, Py_ssize_t* position, PyObject** item) {
+  Py_hash_t hash;
+  return _PySet_NextEntry(set, position, item, &hash);
+}
+
+const uint64_t* mg_dict_version_word(PyObject* dict) {
+#if PY_VERSION_HEX >= 0x030d0000
+  (void)dict;  // attributes that live inside their object change without a new version
+  return NULL;
+#else
+  return &((PyDictObject*)dict)->ma_version_tag;
+#endif
+}
+
+// The version is half of these bytes; the rest is padding, which nobody writes.
+const uint64_t* mg_type_version_word(PyTypeObject* type) { return (const uint64_t*)(const void*)&type->tp_version_tag; }
+
+ptrdiff_t mg_module_dict_offset(void) { return offsetof(PyModuleObject, md_dict); }
+
+unsigned int mg_assign_type_version(PyTypeObject* type) {
+#if PY_VERSION_HEX >= 0x030c0000
+  PyUnstable_Type_AssignVersionTag(type);
+#else
+  // Any look-up assigns one, if there is one to be had.
+  static PyObject* name = NULL;
+  if (!name) name = PyUnicode_InternFromString("__doc__");
+  if (!name) PyErr_Clear();
+  if (name) _PyType_Lookup(type, name);
+#endif
+  return mg_type_version(type);
 }
 
 bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyObject** self) {

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "cpython/cpython.h"
+#include "cpython/text.h"
 #include "frame/hook.h"
 #include "runtime/config.h"
 #include "runtime/errors.h"
@@ -25,33 +26,39 @@ std::string current_exception_name() {
 }
 
 // Everything after the call itself: from what was watched to a variant. Gives up through the watch.
-void build(trace::Watch& watch, PyObject* result, std::unique_ptr<runtime::GlobalState> global_state,
-           Variant* variant) {
+void build(trace::Watch& watch, const guard::Arguments& arguments,
+           std::unique_ptr<runtime::GlobalState> global_state, Capture* capture) {
+  auto variant = std::make_shared<Variant>();
   if (!watch.ended_cleanly()) return;
   if (!global_state->holds()) return watch.give_up("the call leaves torch's state changed: " + global_state->explain());
   if (!watch.recording->op_count() && !runtime::config().without_tensors)
     return watch.give_up("the call does no tensor work");
   std::vector<PyObject*> outputs;
-  trace::describe_result(result, watch, variant->arguments, &variant->program, &outputs);
+  trace::describe_result(capture->result.get(), watch, arguments, &variant->program, &outputs);
   if (!watch.alive()) return;
   std::unique_ptr<runtime::Segment> segment = watch.recording->finish(outputs);
   if (!segment) return watch.give_up("the recording failed");
   if (!segment->rerunnable() && watch.work_in_handler)
     return watch.give_up("the call changes tensors where it also handles exceptions");
   variant->program.set_segment(std::move(segment));
-  variant->guards = std::move(watch.guards);
-  variant->guards.freeze(std::move(global_state));
-  variant->arguments.freeze();
-  if (variant->guards.first_failure())
-    watch.give_up("what the call read was changed while it ran: " + variant->guards.explain());
+  std::vector<PyObject*> roots;
+  for (const auto& [object, name] : capture->roots) {
+    roots.push_back(object);
+    roots.push_back((PyObject*)Py_TYPE(object));
+  }
+  capture->reads = watch.guards.finish(roots);
+  variant->tensors = watch.guards.take_tensors();
+  variant->global_state = std::move(global_state);
+  capture->variant = std::move(variant);
 }
 
 }  // namespace
 
-int Variant::traverse(visitproc visit, void* arg) const {
-  if (int stop = arguments.traverse(visit, arg)) return stop;
-  if (int stop = guards.traverse(visit, arg)) return stop;
-  return program.traverse(visit, arg);
+guard::RootNames name_roots(PyObject* function, const guard::Arguments& arguments) {
+  guard::RootNames roots = arguments.objects();
+  if (PyMethod_Check(function)) roots.emplace_back(PyMethod_GET_SELF(function), "self");
+  roots.emplace_back(function, PyFunction_Check(function) ? py::text(((PyFunctionObject*)function)->func_name) : "self");
+  return roots;
 }
 
 std::string why_not_now() {
@@ -61,26 +68,27 @@ std::string why_not_now() {
 
 Capture capture(PyObject* function, const guard::CallArguments& call) {
   Capture capture;
-  auto variant = std::make_shared<Variant>(call);
+  auto arguments = std::make_shared<guard::Arguments>(call);
   auto run = [&] {
     return py::Ref::steal(PyObject_Vectorcall(function, call.values, call.positional, call.keyword_names));
   };
-  if (!variant->arguments.refusal().empty()) {
-    capture.reason = variant->arguments.refusal();
+  if (!arguments->refusal().empty()) {
+    capture.reason = arguments->refusal();
     capture.result = run();
     return capture;
   }
   double start = now_ms();
   std::unique_ptr<runtime::GlobalState> global_state = runtime::tensor_plug().global_state();
   HookScope hook;
-  trace::Watch watch(variant->arguments);
+  capture.roots = name_roots(function, *arguments);
+  trace::Watch watch(*arguments);
   capture.result = py::Ref::steal(watch.call(function, call.values, call.positional, call.keyword_names));
   double called = now_ms();
   try {
     if (!capture.result)
       watch.give_up("the call raised " + current_exception_name());
     else if (watch.alive())
-      build(watch, capture.result.get(), std::move(global_state), variant.get());
+      build(watch, *arguments, std::move(global_state), &capture);
   } catch (const InternalError& bug) {
     watch.give_up(std::string("internal error: ") + bug.what());
     runtime::warn_once(std::string("magneto: ") + bug.what() + "; the function runs eagerly. Please report this.");
@@ -88,9 +96,10 @@ Capture capture(PyObject* function, const guard::CallArguments& call) {
   capture.reason = watch.reason();
   capture.where = watch.where();
   if (!watch.alive()) return capture;
-  variant->watch_ms = called - start;
-  variant->build_ms = now_ms() - called;
-  capture.variant = std::move(variant);
+  arguments->freeze();
+  capture.variant->arguments = std::move(arguments);
+  capture.variant->watch_ms = called - start;
+  capture.variant->build_ms = now_ms() - called;
   return capture;
 }
 

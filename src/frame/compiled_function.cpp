@@ -23,9 +23,16 @@ namespace {
 using guard::CallArguments;
 using runtime::config;
 
+// The variants that admit the same calls; which of them fits depends on what they read.
+struct Group {
+  std::shared_ptr<const guard::Arguments> arguments;
+  guard::Trie trie;
+};
+
 struct State {
   std::string name;
-  std::vector<std::shared_ptr<Variant>> variants;  // most recently used first
+  std::vector<Group> groups;                       // most recently used first
+  std::vector<std::shared_ptr<Variant>> variants;  // newest first
   std::map<std::string, int64_t> failures, misses;
   int64_t captures = 0;
   int64_t failures_in_a_row = 0;
@@ -75,29 +82,60 @@ void note_failure(State& state, const std::string& reason, const std::string& wh
   runtime::log(runtime::Log::Capture, state.name + ": not compiled: " + with_place(reason, where));
 }
 
-void note_miss(State& state, const CallArguments& call) {
-  Variant& latest = *state.variants.front();
-  std::string why = latest.arguments.explain(call);
-  if (why.empty()) why = latest.guards.explain();
+Group& group_of(State& state, const guard::Arguments& arguments) {
+  auto found = std::find_if(state.groups.begin(), state.groups.end(),
+                            [&](const Group& group) { return group.arguments->same_as(arguments); });
+  return found == state.groups.end() ? *state.groups.insert(state.groups.begin(), Group()) : *found;
+}
+
+void remove_variant(State& state, const Variant& variant) {
+  Group& group = group_of(state, *variant.arguments);
+  group.trie.remove(variant);
+  if (group.trie.empty()) state.groups.erase(state.groups.begin() + (&group - state.groups.data()));
+}
+
+void note_miss(CompiledFunction* self, const CallArguments& call) {
+  State& state = *self->state;
+  const Variant& latest = *state.variants.front();
+  std::string why = latest.arguments->explain(call);
+  if (why.empty())
+    why = group_of(state, *latest.arguments).trie.explain(latest, name_roots(self->function, *latest.arguments));
   if (why.empty()) why = "a value that was asked from a tensor is another one";
   runtime::count("recompile", why);
   ++state.misses[why];
   runtime::log(runtime::Log::Guards, state.name + ": captured again because " + why);
 }
 
-void add_variant(State& state, std::shared_ptr<Variant> variant) {
+// False if the guards do not hold any more.
+bool add_variant(State& state, Capture& captured) {
+  std::shared_ptr<Variant>& variant = captured.variant;
+  Group& group = group_of(state, *variant->arguments);
+  if (!group.arguments) group.arguments = variant->arguments;
+  variant->arguments = group.arguments;
+  std::string why;
+  if (!group.trie.insert(variant, std::move(captured.reads), captured.roots, &why)) {
+    if (group.trie.empty()) state.groups.erase(state.groups.begin() + (&group - state.groups.data()));
+    captured.reason = "what the call read was changed while it ran: " + why;
+    return false;
+  }
   runtime::count("stats", "graphs");
   state.failures_in_a_row = 0;
+  variant->last_used = runtime::process_state().hits;
   runtime::log(runtime::Log::Capture, state.name + ": compiled, " +
                                           std::to_string(variant->program.segment().op_count()) + " operations, " +
-                                          std::to_string(variant->guards.size()) + " guards");
+                                          std::to_string(group.trie.size(*variant)) + " guards");
   if (runtime::logs(runtime::Log::Graph)) runtime::log(runtime::Log::Graph, variant->program.segment().text());
   if (runtime::logs(runtime::Log::Program)) runtime::log(runtime::Log::Program, variant->program.text());
-  state.variants.insert(state.variants.begin(), std::move(variant));
+  state.variants.insert(state.variants.begin(), variant);
   if (state.variants.size() > static_cast<size_t>(std::max<int64_t>(config().cache_limit, 1))) {
-    state.variants.pop_back();
+    auto oldest = std::min_element(state.variants.begin() + 1, state.variants.end(),
+                                   [](const auto& a, const auto& b) { return a->last_used < b->last_used; });
+    std::shared_ptr<Variant> evicted = *oldest;
+    state.variants.erase(oldest);
+    remove_variant(state, *evicted);
     runtime::count("stats", "evicted");
   }
+  return true;
 }
 
 // No variant fits: watch this call, if that may still pay.
@@ -113,22 +151,33 @@ PyObject* miss(CompiledFunction* self, const CallArguments& call) {
     note_failure(state, why, "");
     return run_eagerly(self, call);
   }
-  if (!state.variants.empty()) note_miss(state, call);
+  if (!state.variants.empty()) note_miss(self, call);
   ++state.captures;
   runtime::count("stats", "captures");
   // The call may drop the last reference to this object.
   py::Ref keep = py::Ref::borrow((PyObject*)self);
   Capture captured = capture(self->function, call);
-  if (captured.variant) {
-    add_variant(*self->state, std::move(captured.variant));
-  } else {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (!captured.variant || !add_variant(*self->state, captured)) {
     ++self->state->failures_in_a_row;
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
     note_failure(*self->state, captured.reason, captured.where);
-    PyErr_Restore(type, value, traceback);
   }
+  PyErr_Restore(type, value, traceback);
   return captured.result.release();
+}
+
+std::shared_ptr<Variant> find_variant(State& state, const CallArguments& call, Matched& matched,
+                                      const std::vector<const guard::Entry*>& tried) {
+  for (size_t i = 0; i < state.groups.size(); ++i) {
+    if (!matched.match(*state.groups[i].arguments, call)) continue;
+    std::shared_ptr<guard::Entry> entry = state.groups[i].trie.find(tried);
+    if (!entry) continue;
+    auto at = state.groups.begin() + static_cast<ptrdiff_t>(i);
+    if (i) std::rotate(state.groups.begin(), at, at + 1);
+    return std::static_pointer_cast<Variant>(std::move(entry));
+  }
+  return nullptr;
 }
 
 PyObject* call(PyObject* object, PyObject* const* args, size_t flagged_count, PyObject* keyword_names) {
@@ -138,15 +187,15 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged_count, Py
   ++runtime::process_state().calls;
   if (runtime::thread_state().watch) return run_eagerly(self, call);  // part of the function that is being watched
   Matched matched;
-  for (size_t i = 0; i < state.variants.size(); ++i) {
-    Variant* candidate = state.variants[i].get();
-    if (!matched.match(candidate->arguments, call) || candidate->guards.first_failure()) continue;
-    std::shared_ptr<Variant> variant = state.variants[i];
-    if (i) std::rotate(state.variants.begin(), state.variants.begin() + i, state.variants.begin() + i + 1);
+  std::vector<const guard::Entry*> diverged;
+  while (std::shared_ptr<Variant> variant = find_variant(state, call, matched, diverged)) {
     PyObject* result = variant->program.run(matched.values, matched.tensors);
-    if (!result && !PyErr_Occurred()) continue;  // it diverged, before it had any effect
+    if (!result && !PyErr_Occurred()) {  // it diverged, before it had any effect
+      diverged.push_back(variant.get());
+      continue;
+    }
     ++variant->hits;
-    ++runtime::process_state().hits;
+    variant->last_used = ++runtime::process_state().hits;
     if (result || !variant->program.segment().rerunnable()) return result;
     // An operator raised an error. The function itself raises it with its own traceback, or handles it.
     PyErr_Clear();
@@ -180,9 +229,13 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(object));
   Py_VISIT(self->function);
   Py_VISIT(self->dict);
-  if (self->state)
-    for (const auto& variant : self->state->variants)
-      if (int stop = variant->traverse(visit, arg)) return stop;
+  if (!self->state) return 0;
+  for (const Group& group : self->state->groups) {
+    if (int stop = group.arguments->traverse(visit, arg)) return stop;
+    if (int stop = group.trie.traverse(visit, arg)) return stop;
+  }
+  for (const auto& variant : self->state->variants)
+    if (int stop = variant->program.traverse(visit, arg)) return stop;
   return 0;
 }
 
@@ -190,7 +243,8 @@ int clear(PyObject* object) {
   CompiledFunction* self = as_compiled(object);
   // `function` stays until deallocation: somebody may still call.
   std::vector<std::shared_ptr<Variant>> variants;
-  if (self->state) variants.swap(self->state->variants);
+  std::vector<Group> groups;
+  if (self->state) variants.swap(self->state->variants), groups.swap(self->state->groups);
   Py_CLEAR(self->dict);
   return 0;
 }
@@ -230,10 +284,11 @@ PyObject* to_dict(const std::map<std::string, int64_t>& counts) {
 PyObject* failures(PyObject* object, PyObject*) { return to_dict(as_compiled(object)->state->failures); }
 PyObject* misses(PyObject* object, PyObject*) { return to_dict(as_compiled(object)->state->misses); }
 
-PyObject* describe_variant(const Variant& variant) {
+PyObject* describe_variant(State& state, const Variant& variant) {
+  const guard::Trie& trie = group_of(state, *variant.arguments).trie;
   std::vector<std::string> lines;
-  variant.arguments.describe(&lines);
-  variant.guards.describe(&lines);
+  variant.arguments->describe(&lines);
+  trie.describe(variant, &lines);
   py::Ref guards = py::Ref::steal(PyList_New(0));
   for (const std::string& line : lines) {
     py::Ref text = py::Ref::steal(PyUnicode_FromString(line.c_str()));
@@ -243,13 +298,14 @@ PyObject* describe_variant(const Variant& variant) {
       "{s:n, s:s, s:s, s:O, s:L, s:d, s:d, s:n}", "ops", static_cast<Py_ssize_t>(variant.program.segment().op_count()),
       "graph", variant.program.segment().text().c_str(), "program", variant.program.text().c_str(), "guards",
       guards.get(), "hits", static_cast<long long>(variant.hits), "watch_ms", variant.watch_ms, "build_ms",
-      variant.build_ms, "guard_count", static_cast<Py_ssize_t>(variant.guards.size() + variant.arguments.node_count()));
+      variant.build_ms, "guard_count", static_cast<Py_ssize_t>(trie.size(variant) + variant.arguments->node_count()));
 }
 
 PyObject* variants(PyObject* object, PyObject*) {
   py::Ref list = py::Ref::steal(PyList_New(0));
-  for (const auto& variant : as_compiled(object)->state->variants) {
-    py::Ref dict = py::Ref::steal(describe_variant(*variant));
+  State& state = *as_compiled(object)->state;
+  for (const auto& variant : state.variants) {
+    py::Ref dict = py::Ref::steal(describe_variant(state, *variant));
     if (!list || !dict || PyList_Append(list.get(), dict.get()) < 0) return nullptr;
   }
   return list.release();
@@ -283,11 +339,10 @@ PyObject* guard_ns(PyObject* object, PyObject* const* args, Py_ssize_t count, Py
   }
   CallArguments call{args + 1, static_cast<size_t>(count - 1), keyword_names};
   Matched matched;
-  for (const auto& variant : as_compiled(object)->state->variants) {
-    if (!matched.match(variant->arguments, call) || variant->guards.first_failure()) continue;
+  State& state = *as_compiled(object)->state;
+  if (find_variant(state, call, matched, {})) {
     auto start = std::chrono::steady_clock::now();
-    for (long i = 0; i < repeats; ++i)
-      if (!matched.match(variant->arguments, call) || variant->guards.first_failure()) break;
+    for (long i = 0; i < repeats; ++i) find_variant(state, call, matched, {});
     std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start;
     return PyFloat_FromDouble(elapsed.count() / static_cast<double>(repeats));
   }
@@ -298,7 +353,7 @@ PyObject* guard_ns(PyObject* object, PyObject* const* args, Py_ssize_t count, Py
 PyObject* get_name(PyObject* object, void*) { return PyUnicode_FromString(as_compiled(object)->state->name.c_str()); }
 
 PyMethodDef kMethods[] = {
-    {"variants", variants, METH_NOARGS, "What was compiled, most recently used first."},
+    {"variants", variants, METH_NOARGS, "What was compiled, newest first."},
     {"failures", failures, METH_NOARGS, "Why captures failed: reason -> count."},
     {"misses", misses, METH_NOARGS, "Why calls were captured again: reason -> count."},
     {"state", state_name, METH_NOARGS, "'new', 'compiled' or 'eager'."},

@@ -1,43 +1,17 @@
 // Guards on the arguments of a call.
 #include "guard/arguments.h"
 
-#include <cmath>
-#include <cstring>
+#include <algorithm>
 
 #include "cpython/cpython.h"
 #include "cpython/text.h"
+#include "guard/atoms.h"
 
 namespace magneto::guard {
 
 using py::repr;
 using py::type_name;
 using runtime::tensor_plug;
-
-bool is_atom(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
-  // Two NaNs of the same bits differ, unless they are the same object.
-  if (type == &PyFloat_Type) return !std::isnan(PyFloat_AS_DOUBLE(object));
-  return object == Py_None || type == &PyLong_Type || type == &PyBool_Type || type == &PyUnicode_Type ||
-         type == &PyComplex_Type || type == &PyBytes_Type || object == Py_Ellipsis || object == Py_NotImplemented ||
-         tensor_plug().is_immutable(type);
-}
-
-bool same_atom(PyObject* a, PyObject* b) {
-  if (a == b) return true;
-  PyTypeObject* type = Py_TYPE(a);
-  if (type != Py_TYPE(b) || !is_atom(a)) return false;
-  if (type == &PyFloat_Type) {
-    double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
-    return std::memcmp(&x, &y, sizeof x) == 0;
-  }
-  if (type == &PyComplex_Type) {
-    Py_complex x = ((PyComplexObject*)a)->cval, y = ((PyComplexObject*)b)->cval;
-    return std::memcmp(&x, &y, sizeof x) == 0;
-  }
-  int equal = PyObject_RichCompareBool(a, b, Py_EQ);
-  if (equal < 0) PyErr_Clear();
-  return equal > 0;
-}
 
 namespace {
 
@@ -48,6 +22,13 @@ bool same_names(PyObject* a, PyObject* b) {
     PyObject *x = PyTuple_GET_ITEM(a, i), *y = PyTuple_GET_ITEM(b, i);
     if (x != y && PyUnicode_Compare(x, y) != 0) return false;
   }
+  return true;
+}
+
+bool same_keys_listed(PyObject* a, PyObject* b) {
+  if (PyList_GET_SIZE(a) != PyList_GET_SIZE(b)) return false;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(a); ++i)
+    if (!same_atom(PyList_GET_ITEM(a, i), PyList_GET_ITEM(b, i))) return false;
   return true;
 }
 
@@ -84,7 +65,7 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
     refusal_ = "an argument has more than 10,000 parts";
     return;
   }
-  nodes_.push_back({Kind::Object, parent, index, py::Ref::borrow(key), Py_TYPE(value), 0, -1, {}, value, name});
+  nodes_.push_back({Kind::Object, parent, index, py::Ref::borrow(key), Py_TYPE(value), 0, -1, {}, false, value, name});
   Node& node = nodes_.back();
   if (depth(self) > kMaxDepth) {
     refusal_ = "argument " + name + " is nested too deeply";
@@ -124,6 +105,10 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
       add(item, self, 0, item_key, name + "[" + repr(item_key) + "]");
     }
   } else {
+    node.expected = py::Ref::steal(PyWeakref_NewRef(value, nullptr));
+    node.is_weak = static_cast<bool>(node.expected);
+    if (node.is_weak) return;
+    PyErr_Clear();
     node.expected = py::Ref::borrow(value);
   }
 }
@@ -142,8 +127,28 @@ int Arguments::node_of(PyObject* object) const {
 
 bool Arguments::holds_identity(PyObject* object) const {
   for (const Node& node : nodes_)
-    if (node.kind == Kind::Object && node.expected.get() == object) return true;
+    if (node.kind == Kind::Object && node.identity() == object) return true;
   return false;
+}
+
+std::vector<std::pair<PyObject*, std::string>> Arguments::objects() const {
+  std::vector<std::pair<PyObject*, std::string>> found;
+  for (const Node& node : nodes_)
+    if (node.kind == Kind::Object) found.emplace_back(node.identity(), node.name);
+  return found;
+}
+
+bool Arguments::same_as(const Arguments& other) const {
+  auto same_node = [](const Node& a, const Node& b) {
+    if (a.kind != b.kind || a.parent != b.parent || a.index != b.index || a.type != b.type || a.size != b.size ||
+        a.tensor != b.tensor || !same_value(a.key.get(), b.key.get()))
+      return false;
+    return a.kind == Kind::Dict ? same_keys_listed(a.expected.get(), b.expected.get())
+                                : same_value(a.expected.get(), b.expected.get());
+  };
+  return positional_ == other.positional_ && same_names(keyword_names_.get(), other.keyword_names_.get()) &&
+         std::equal(nodes_.begin(), nodes_.end(), other.nodes_.begin(), other.nodes_.end(), same_node) &&
+         checks_->same_as(*other.checks_);
 }
 
 void Arguments::freeze() {
@@ -168,7 +173,7 @@ bool Arguments::matches(const Node& node, PyObject* value) const {
     case Kind::Tuple:
     case Kind::List: return PySequence_Fast_GET_SIZE(value) == node.size;
     case Kind::Dict: return same_keys(value, node.expected.get());
-    case Kind::Object: return node.expected.get() == value;
+    case Kind::Object: return value == node.identity();
   }
   return false;
 }

@@ -19,11 +19,6 @@ struct CallArguments {
   size_t size() const { return positional + (keyword_names ? PyTuple_GET_SIZE(keyword_names) : 0); }
 };
 
-// True for values that can be compared and baked in: numbers, strings, None, torch's dtypes and the like.
-bool is_atom(PyObject* object);
-// Same type and same value, to the bit for floats.
-bool same_atom(PyObject* a, PyObject* b);
-
 // What the watched call was called with: a flat list of nodes, parents before children.
 class Arguments {
  public:
@@ -37,6 +32,10 @@ class Arguments {
   int node_of(PyObject* object) const;
   // Whether the object was passed in and is guarded by identity.
   bool holds_identity(PyObject* object) const;
+  // Those objects, with their names.
+  std::vector<std::pair<PyObject*, std::string>> objects() const;
+  // They admit the same calls.
+  bool same_as(const Arguments& other) const;
 
   // Forgets the objects of the first call that need not be kept alive.
   void freeze();
@@ -60,8 +59,11 @@ class Arguments {
     Py_ssize_t size;   // of a tuple or list
     int tensor;        // index among the tensors
     py::Ref expected;  // an atom's value, a dict's keys, or the object that identity is guarded for
+    bool is_weak;      // `expected` is a weak reference to that object
     PyObject* seen;    // the object of the first call; null once frozen
     std::string name;  // for people: `args[0]['mask']`
+
+    PyObject* identity() const { return is_weak ? PyWeakref_GET_OBJECT(expected.get()) : expected.get(); }
   };
 
   void add(PyObject* value, int parent, Py_ssize_t index, PyObject* key, std::string name);

@@ -42,6 +42,11 @@ uint32_t Program::add_constant(PyObject* value) {
   return static_cast<uint32_t>(constants_.size() - 1);
 }
 
+uint32_t Program::add_older(PyObject* object) {
+  older_.push_back(object);
+  return static_cast<uint32_t>(older_.size() - 1);
+}
+
 uint32_t Program::add_recipe(Recipe recipe) {
   recipes_.push_back(std::move(recipe));
   return static_cast<uint32_t>(recipes_.size() - 1);
@@ -52,13 +57,16 @@ PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors) con
   Registers registers(instructions_.size());
   PyObject** r = registers.data();
   // While the segment runs, others may change the containers that these are borrowed from.
-  for (size_t i = 0; i < instructions_.size(); ++i)
+  for (size_t i = 0; i < instructions_.size(); ++i) {
     if (instructions_[i].op == Op::Argument) r[i] = Py_NewRef(arguments[instructions_[i].index]);
+    if (instructions_[i].op == Op::Older) r[i] = Py_NewRef(older_[instructions_[i].index]);
+  }
   if (!segment_->run(tensors, outputs.data())) return nullptr;
   for (size_t i = 0; i < instructions_.size(); ++i) {
     const Instruction& instruction = instructions_[i];
     switch (instruction.op) {
-      case Op::Argument: break;
+      case Op::Argument:
+      case Op::Older: break;
       case Op::Constant: r[i] = Py_NewRef(constants_[instruction.index].get()); break;
       case Op::Output: r[i] = Py_NewRef(outputs.data()[instruction.index]); break;
       default: r[i] = build(instruction, r);
@@ -132,8 +140,8 @@ PyObject* Program::build_instance(const Recipe& recipe, const uint32_t* operands
 }
 
 std::string Program::text() const {
-  static constexpr const char* kNames[] = {"argument", "constant", "output",      "tuple",  "list",
-                                           "dict",     "set",      "named tuple", "struct", "instance"};
+  static constexpr const char* kNames[] = {"argument", "constant", "older object", "output", "tuple",   "list",
+                                           "dict",     "set",      "named tuple",  "struct", "instance"};
   std::string text = "segment: " + std::to_string(segment_->op_count()) + " operations, " +
                      std::to_string(segment_->output_count()) + " outputs\n";
   for (size_t i = 0; i < instructions_.size(); ++i) {
@@ -141,6 +149,7 @@ std::string Program::text() const {
     text += "r" + std::to_string(i) + " = " + kNames[static_cast<int>(instruction.op)];
     switch (instruction.op) {
       case Op::Argument:
+      case Op::Older:
       case Op::Output: text += " " + std::to_string(instruction.index); break;
       case Op::Constant: {
         text += " " + py::repr(constants_[instruction.index].get(), 60);
@@ -167,7 +176,7 @@ int Program::traverse(visitproc visit, void* arg) const {
     for (const py::Ref& name : recipe.attributes) Py_VISIT(name.get());
     for (const py::Ref& slot : recipe.slots) Py_VISIT(slot.get());
   }
-  return segment_ ? segment_->traverse(visit, arg) : 0;
+  return 0;
 }
 
 }  // namespace magneto::program

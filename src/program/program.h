@@ -17,6 +17,7 @@ namespace magneto::program {
 enum class Op : uint8_t {
   Argument,    // index: the node of guard::Arguments
   Constant,    // index: into the constants
+  Older,       // index: into the objects that guards vouch for
   Output,      // index: of the segment's outputs
   Tuple,       // operands: items
   List,        // operands: items
@@ -47,6 +48,8 @@ class Program {
   // Register i holds the result of instruction i; the last one is the result of the call.
   uint32_t emit(Op op, uint32_t index, const std::vector<uint32_t>& operands = {});
   uint32_t add_constant(PyObject* value);
+  // An object that lived before the call. It is not kept alive: guards vouch for it before each run.
+  uint32_t add_older(PyObject* object);
   uint32_t add_recipe(Recipe recipe);
   void set_segment(std::unique_ptr<runtime::Segment> segment) { segment_ = std::move(segment); }
   const runtime::Segment& segment() const { return *segment_; }
@@ -64,6 +67,7 @@ class Program {
   std::vector<Instruction> instructions_;
   std::vector<uint32_t> operands_;
   std::vector<py::Ref> constants_;
+  std::vector<PyObject*> older_;
   std::vector<Recipe> recipes_;
 };
 

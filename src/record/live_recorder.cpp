@@ -213,7 +213,9 @@ std::unique_ptr<runtime::Segment> LiveRecorder::finish(const std::vector<PyObjec
   for (PyObject* output : outputs) {
     if (!take_output(output)) return nullptr;
   }
-  return runtime::make_replay(std::move(graph_), std::move(state_objects_));
+  std::vector<PyObject*> states;
+  for (const py::Ref& object : state_objects_) states.push_back(object.get());
+  return runtime::make_replay(std::move(graph_), std::move(states));
 }
 
 // ---- which value a tensor is

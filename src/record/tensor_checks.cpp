@@ -1,6 +1,8 @@
 // Compares tensors with what was noted about them, in one pass over compact arrays.
 #include "record/tensor_checks.h"
 
+#include <torch/csrc/autograd/variable.h>
+
 #include "cpython/ref.h"
 #include "graph/graph.h"
 #include "record/plain_tensor.h"
@@ -19,7 +21,16 @@ struct Expected {
   bool requires_grad;
   uint32_t dim;
   uint32_t shape_at;  // sizes, then strides, in shapes_
+
+  bool operator==(const Expected&) const = default;
 };
+
+// What TensorImpl::requires_grad answers, without its two calls.
+bool requires_grad(const c10::TensorImpl& impl) {
+  const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(impl.autograd_meta());
+  if (!meta) return false;
+  return meta->is_view_ ? meta->requires_grad() : meta->requires_grad_ || meta->grad_fn_;
+}
 
 class Checks final : public runtime::TensorChecks {
  public:
@@ -45,6 +56,11 @@ class Checks final : public runtime::TensorChecks {
 
   size_t size() const override { return expected_.size(); }
 
+  bool same_as(const runtime::TensorChecks& other) const override {
+    const auto& checks = static_cast<const Checks&>(other);
+    return expected_ == checks.expected_ && shapes_ == checks.shapes_;
+  }
+
   std::string explain(size_t index, PyObject* actual) const override;
 
  private:
@@ -61,7 +77,7 @@ class Checks final : public runtime::TensorChecks {
       differ |= (sizes[i] ^ shape[i]) | (strides[i] ^ shape[expected.dim + i]);
     }
     return differ == 0 && impl->dtype() == expected.dtype && impl->device() == expected.device &&
-           impl->requires_grad() == expected.requires_grad;
+           requires_grad(*impl) == expected.requires_grad;
   }
 
   graph::Value value_of(const Expected& expected) const {

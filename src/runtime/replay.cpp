@@ -19,9 +19,9 @@ using c10::IValue;
 using graph::Role;
 using graph::ValueId;
 
-// Where a step finds a tensor. A slot belongs to one run, a pinned tensor (state, constant) to the segment.
+// Where a step finds a tensor. A slot belongs to one run, a constant to the segment.
 struct Operand {
-  enum Kind : uint8_t { Absent, Slot, LastUse, Pinned };
+  enum Kind : uint8_t { Absent, Slot, LastUse, Constant };
   Kind kind = Absent;
   uint32_t index = 0;
 };
@@ -50,25 +50,23 @@ struct Step {
 
 struct Output {
   Role role;
-  uint32_t index;   // of the input, the state, or the slot
+  uint32_t index;   // of the input, or the slot
   int32_t same_as;  // an earlier output that is the same tensor, or -1
 };
 
 using Slots = std::vector<at::Tensor>;
-using PinnedTensors = std::vector<at::Tensor>;
 
 constexpr c10::DispatchKeySet kBelowAutograd = c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset;
 
 class Replay final : public Segment {
  public:
-  Replay(graph::Graph graph, std::vector<py::Ref> state_objects);
+  Replay(graph::Graph graph, std::vector<PyObject*> state_objects);
 
   bool run(PyObject* const* inputs, PyObject** outputs) override;
   bool rerunnable() const override { return rerunnable_; }
   size_t output_count() const override { return outputs_.size(); }
   size_t op_count() const override { return steps_.size(); }
   std::string text() const override { return graph::to_text(graph_); }
-  int traverse(visitproc visit, void* arg) override;
 
  private:
   void place_values();
@@ -76,16 +74,15 @@ class Replay final : public Segment {
   Operand operand(ValueId value, size_t index) const;
   void plan_outputs();
 
-  std::shared_ptr<const PinnedTensors> current_pins();
+  void fill(Slots& slots, PyObject* const* inputs) const;
   // False: diverged.
-  bool execute(Slots& slots, const PinnedTensors& pinned) const;
-  void push_arguments(const Step& step, uint32_t& next, Slots& slots, const PinnedTensors& pinned,
-                      c10::Stack& stack) const;
-  IValue make_list(const ArgSource& source, Slots& slots, const PinnedTensors& pinned) const;
+  bool execute(Slots& slots) const;
+  void push_arguments(const Step& step, uint32_t& next, Slots& slots, c10::Stack& stack) const;
+  IValue make_list(const ArgSource& source, Slots& slots) const;
   bool give_outputs(Slots& slots, PyObject* const* inputs, PyObject** outputs) const;
 
   graph::Graph graph_;
-  std::vector<py::Ref> state_objects_;
+  std::vector<PyObject*> state_objects_;  // borrowed: guards vouch for them when a run starts
 
   // Fixed after construction.
   std::vector<Step> steps_;
@@ -103,15 +100,12 @@ class Replay final : public Segment {
   static constexpr size_t kForever = SIZE_MAX;
   static constexpr size_t kNever = SIZE_MAX - 1;
 
-  // Owned by the GIL. State first, constants after it. A run keeps the vector it started with, so that a run on
-  // another thread may replace it.
-  std::shared_ptr<const PinnedTensors> pinned_;
-  std::vector<Slots> free_slots_;
+  std::vector<Slots> free_slots_;  // owned by the GIL
 };
 
 // ---- construction
 
-Replay::Replay(graph::Graph graph, std::vector<py::Ref> state_objects)
+Replay::Replay(graph::Graph graph, std::vector<PyObject*> state_objects)
     : graph_(std::move(graph)), state_objects_(std::move(state_objects)) {
   graph::fold_constant_copies(graph_);
   graph::remove_dead_ops(graph_);
@@ -126,21 +120,16 @@ Replay::Replay(graph::Graph graph, std::vector<py::Ref> state_objects)
   for (size_t i = 0; i < graph_.ops.size(); ++i) flatten(graph_.ops[i], i);
   for (const graph::Op& op : graph_.ops) rerunnable_ = rerunnable_ && !graph::has_effect(graph_, op);
   plan_outputs();
-
-  auto pinned = std::make_shared<PinnedTensors>();
-  for (const py::Ref& object : state_objects_) pinned->push_back(unpack_tensor(object.get()));
-  for (const at::Tensor& constant : graph_.constant_tensors) pinned->push_back(constant);
-  pinned_ = std::move(pinned);
 }
 
-// Inputs take the first slots, in order; results that are used take the following ones.
+// Inputs take the first slots, in order, then state; results that are used take the following ones.
 void Replay::place_values() {
   places_.resize(graph_.values.size());
   last_uses_.assign(graph_.values.size(), kNever);
   for (ValueId input : graph_.inputs) places_[input] = {Operand::Slot, static_cast<uint32_t>(slot_count_++)};
-  uint32_t pin = 0;
-  for (ValueId state : graph_.states) places_[state] = {Operand::Pinned, pin++};
-  for (ValueId constant : graph_.constants) places_[constant] = {Operand::Pinned, pin++};
+  for (ValueId state : graph_.states) places_[state] = {Operand::Slot, static_cast<uint32_t>(slot_count_++)};
+  uint32_t index = 0;
+  for (ValueId constant : graph_.constants) places_[constant] = {Operand::Constant, index++};
   for (size_t i = 0; i < graph_.ops.size(); ++i) {
     for (const auto& tensor : graph_.ops[i].tensors) last_uses_[tensor.value] = i;
     for (const auto& result : graph_.ops[i].results) {
@@ -154,7 +143,7 @@ void Replay::place_values() {
 
 Operand Replay::operand(ValueId value, size_t index) const {
   Operand place = places_[value];
-  // Inputs stay in their slots: dropping the last reference beside the Python object's takes the GIL.
+  // Inputs and state stay in their slots: dropping the last reference beside the Python object's takes the GIL.
   bool temporary = graph_.values[value].role == Role::Result;
   if (temporary && place.kind == Operand::Slot && last_uses_[value] == index) place.kind = Operand::LastUse;
   return place;
@@ -195,7 +184,8 @@ void Replay::flatten(const graph::Op& op, size_t index) {
   }
   for (const graph::TensorRef& result : op.results) {
     const Operand& place = places_[result.value];
-    if (place.kind != Operand::Slot) continue;  // a state tensor that was written and returned
+    if (place.kind != Operand::Slot) continue;  // a constant that was written and returned
+    if (graph_.values[result.value].role == Role::State) continue;
     if (last_uses_[result.value] == kNever) continue;
     if (last_uses_[result.value] != kForever && last_uses_[result.value] <= index) continue;
     results_.push_back({result.position, result.item, place.index});
@@ -221,12 +211,12 @@ void Replay::plan_outputs() {
 
 // ---- running
 
-IValue Replay::make_list(const ArgSource& source, Slots& slots, const PinnedTensors& pinned) const {
+IValue Replay::make_list(const ArgSource& source, Slots& slots) const {
   auto take = [&](const Operand& from) -> at::Tensor {
     switch (from.kind) {
       case Operand::Slot: return slots[from.index];
       case Operand::LastUse: return std::move(slots[from.index]);
-      case Operand::Pinned: return pinned[from.index];
+      case Operand::Constant: return graph_.constant_tensors[from.index];
       case Operand::Absent: break;
     }
     return {};
@@ -246,8 +236,7 @@ IValue Replay::make_list(const ArgSource& source, Slots& slots, const PinnedTens
   return list;
 }
 
-void Replay::push_arguments(const Step& step, uint32_t& next, Slots& slots, const PinnedTensors& pinned,
-                            c10::Stack& stack) const {
+void Replay::push_arguments(const Step& step, uint32_t& next, Slots& slots, c10::Stack& stack) const {
   for (; next < step.args_end; ++next) {
     const ArgSource& source = args_[next];
     if (source.kind == ArgSource::Constant) {
@@ -259,15 +248,15 @@ void Replay::push_arguments(const Step& step, uint32_t& next, Slots& slots, cons
       } else if (from.kind == Operand::LastUse) {
         stack.emplace_back(std::move(slots[from.index]));
       } else {
-        stack.emplace_back(pinned[from.index]);
+        stack.emplace_back(graph_.constant_tensors[from.index]);
       }
     } else {
-      stack.push_back(make_list(source, slots, pinned));
+      stack.push_back(make_list(source, slots));
     }
   }
 }
 
-bool Replay::execute(Slots& slots, const PinnedTensors& pinned) const {
+bool Replay::execute(Slots& slots) const {
   c10::impl::ExcludeDispatchKeyGuard below_autograd(kBelowAutograd);
   c10::AutoGradMode restore_grad_mode(c10::GradMode::is_enabled());
   struct RestoreInplace {
@@ -280,7 +269,7 @@ bool Replay::execute(Slots& slots, const PinnedTensors& pinned) const {
   stack.reserve(max_args_);
   uint32_t next_arg = 0, next_result = 0;
   for (const Step& step : steps_) {
-    push_arguments(step, next_arg, slots, pinned, stack);
+    push_arguments(step, next_arg, slots, stack);
     if (step.grad_mode != grad_mode) {
       grad_mode = step.grad_mode;
       c10::GradMode::set_enabled(grad_mode);
@@ -306,17 +295,12 @@ bool Replay::execute(Slots& slots, const PinnedTensors& pinned) const {
   return true;
 }
 
-// torch.utils.swap_tensors gives a Python tensor another implementation.
-std::shared_ptr<const PinnedTensors> Replay::current_pins() {
-  for (size_t i = 0; i < state_objects_.size(); ++i) {
-    if (!unpack_tensor(state_objects_[i].get()).is_same((*pinned_)[i])) [[unlikely]] {
-      auto pinned = std::make_shared<PinnedTensors>(*pinned_);
-      for (size_t k = 0; k < state_objects_.size(); ++k) (*pinned)[k] = unpack_tensor(state_objects_[k].get());
-      pinned_ = std::move(pinned);
-      break;
-    }
-  }
-  return pinned_;
+// Asked anew at each run: torch.utils.swap_tensors gives a Python tensor another implementation. The references that
+// the slots hold meanwhile also keep use counts from crossing one and back inside kernels, which would take the GIL.
+void Replay::fill(Slots& slots, PyObject* const* inputs) const {
+  size_t input_count = graph_.inputs.size();
+  for (size_t i = 0; i < input_count; ++i) slots[i] = unpack_tensor(inputs[i]);
+  for (size_t i = 0; i < state_objects_.size(); ++i) slots[input_count + i] = unpack_tensor(state_objects_[i]);
 }
 
 bool Replay::give_outputs(Slots& slots, PyObject* const* inputs, PyObject** outputs) const {
@@ -326,8 +310,6 @@ bool Replay::give_outputs(Slots& slots, PyObject* const* inputs, PyObject** outp
       outputs[i] = Py_NewRef(outputs[output.same_as]);
     } else if (output.role == Role::Input) {
       outputs[i] = Py_NewRef(inputs[output.index]);
-    } else if (output.role == Role::State) {
-      outputs[i] = Py_NewRef(state_objects_[output.index].get());
     } else {
       outputs[i] = wrap_tensor(std::move(slots[output.index]));
     }
@@ -347,8 +329,7 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
     slots = std::move(free_slots_.back());
     free_slots_.pop_back();
   }
-  for (size_t i = 0; i < graph_.inputs.size(); ++i) slots[i] = unpack_tensor(inputs[i]);
-  auto pinned = current_pins();
+  fill(slots, inputs);
   std::exception_ptr error;
   bool ok = true;
   {
@@ -356,7 +337,7 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
     PauseWatch pause;
     PyThreadState* thread = PyEval_SaveThread();
     try {
-      ok = execute(slots, *pinned);
+      ok = execute(slots);
     } catch (...) {
       error = std::current_exception();
     }
@@ -376,17 +357,9 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
   return ok;
 }
 
-// A pin makes torch hold the Python object once more, from the implementation. That reference is not visited: torch
-// refuses to clear a tensor that C++ still owns. So the collector clears the compiled function first, and the tensors
-// follow when their pins are gone.
-int Replay::traverse(visitproc visit, void* arg) {
-  for (const py::Ref& object : state_objects_) Py_VISIT(object.get());
-  return 0;
-}
-
 }  // namespace
 
-std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<py::Ref> state_objects) {
+std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<PyObject*> state_objects) {
   return std::make_unique<Replay>(std::move(graph), std::move(state_objects));
 }
 

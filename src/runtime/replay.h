@@ -3,13 +3,12 @@
 #include <memory>
 #include <vector>
 
-#include "cpython/ref.h"
 #include "graph/graph.h"
 #include "runtime/tensor_plug.h"
 
 namespace magneto::runtime {
 
-// `state_objects`: the Python tensors of graph.states, in the same order. GIL held.
-std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<py::Ref> state_objects);
+// `state_objects`: the Python tensors of graph.states, in the same order; not kept alive. GIL held.
+std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<PyObject*> state_objects);
 
 }  // namespace magneto::runtime

@@ -4,10 +4,15 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
+#include <unordered_map>
 
 #include "cpython/cpython.h"
 
+namespace magneto::guard {
+struct Contents;
+}
 namespace magneto::trace {
 class Watch;
 }
@@ -40,10 +45,21 @@ struct ProcessState {
 
   int64_t calls = 0, hits = 0;  // of compiled functions
 
+  // What read_specials found for a class, good for as long as the class has this version.
+  struct Specials {
+    unsigned version;
+    std::shared_ptr<guard::Contents> contents;
+  };
+  std::unordered_map<PyTypeObject*, Specials> specials;
+
   // The frame hook: how many watches and threads use it, and somebody else's evaluator that was there before.
   int hook_users = 0;
   bool hook_installed = false;
   mg_eval_function previous_evaluator = nullptr;
+
+  // How many watches hold off the garbage collector, and whether it was on before the first.
+  int collector_holds = 0;
+  bool collector_was_on = false;
 
   // Written once, at import: the types of magneto.eval_frame and the place of its state on code objects.
   PyTypeObject* cache_entry_type = nullptr;
@@ -67,6 +83,21 @@ struct PauseWatch {
   ~PauseWatch() { --thread_state().watch_paused; }
   PauseWatch(const PauseWatch&) = delete;
   PauseWatch& operator=(const PauseWatch&) = delete;
+};
+
+// Keeps the garbage collector from starting by itself: the finalisers of unrelated garbage are no part of a watched
+// call. (From 3.12 on it starts only where signals are served, which is outside the watch.)
+struct NoCollection {
+  NoCollection() {
+    ProcessState& state = process_state();
+    if (state.collector_holds++ == 0) state.collector_was_on = PyGC_Disable();
+  }
+  ~NoCollection() {
+    ProcessState& state = process_state();
+    if (--state.collector_holds == 0 && state.collector_was_on) PyGC_Enable();
+  }
+  NoCollection(const NoCollection&) = delete;
+  NoCollection& operator=(const NoCollection&) = delete;
 };
 
 // Owned by the GIL: magneto.counters, as group -> name -> count.

@@ -18,7 +18,6 @@ class NullSegment : public Segment {
   size_t output_count() const override { return 0; }
   size_t op_count() const override { return 0; }
   std::string text() const override { return ""; }
-  int traverse(visitproc, void*) override { return 0; }
 };
 
 class NullRecording : public Recording {
@@ -38,6 +37,7 @@ class NullChecks : public TensorChecks {
   void add(PyObject*) override { MAGNETO_BUG(kNoTensors); }
   ptrdiff_t first_mismatch(PyObject* const*) const override { return -1; }
   size_t size() const override { return 0; }
+  bool same_as(const TensorChecks&) const override { return true; }
   std::string explain(size_t, PyObject*) const override { MAGNETO_BUG(kNoTensors); }
 };
 

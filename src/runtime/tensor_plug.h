@@ -37,8 +37,6 @@ class Segment {
   virtual size_t output_count() const = 0;
   virtual size_t op_count() const = 0;
   virtual std::string text() const = 0;
-  // For the collector: the Python objects that this segment keeps alive.
-  virtual int traverse(visitproc visit, void* arg) = 0;
 };
 
 // A live recording on this thread: from creation until finish() or destruction, kernels run for real and are noted.
@@ -46,7 +44,8 @@ class Recording {
  public:
   virtual ~Recording() = default;
   virtual void add_input(PyObject* tensor) = 0;
-  // `tensor` was reached by a read that a guard covers, so the graph may hold on to it.
+  // `tensor` was reached by a read that a guard covers. The segment takes it from the same Python object at each run,
+  // and does not keep that alive: guards vouch for it before each run.
   virtual void add_state(PyObject* tensor) = 0;
   // An input, a state tensor, or made by a recorded operation.
   virtual bool knows(PyObject* tensor) const = 0;
@@ -63,6 +62,8 @@ class TensorChecks {
   // The index of the first of the `size()` tensors that does not match, or -1. Any object may be passed.
   virtual ptrdiff_t first_mismatch(PyObject* const* tensors) const = 0;
   virtual size_t size() const = 0;
+  // Both expect the same of the same number of tensors.
+  virtual bool same_as(const TensorChecks& other) const = 0;
   // "float32[2, 3], was float32[2, 4]"
   virtual std::string explain(size_t index, PyObject* actual) const = 0;
 };

@@ -18,17 +18,19 @@ struct Entry {
 
 constexpr Entry kEntries[] = {
     {Model::Pure,
-     "abs all any ascii bin chr divmod format hex max min oct ord pow repr round sum globals "
-     "functools.reduce sys.intern object.__format__ object.__reduce__ "
+     "abs all any bin chr divmod hex max min oct ord pow round sum globals "
+     "functools.reduce sys.intern object.__reduce__ "
      "operator.index operator.add operator.sub operator.mul operator.truediv operator.floordiv operator.mod "
      "operator.pow operator.neg operator.pos operator.abs operator.eq operator.ne operator.lt operator.le operator.gt "
      "operator.ge operator.and_ operator.or_ operator.xor operator.not_ operator.truth operator.lshift operator.rshift "
      "operator.contains operator.matmul operator.invert operator.concat operator.countOf operator.length_hint "
      "dict.fromkeys int.from_bytes float.fromhex bytes.fromhex str.maketrans "
-     "object.__str__ object.__repr__ object.__eq__ object.__ne__ object.__lt__ object.__le__ object.__gt__ "
-     "object.__ge__ type.__repr__ list.__repr__ dict.__repr__ tuple.__repr__ "
+     "object.__eq__ object.__ne__ object.__lt__ object.__le__ object.__gt__ object.__ge__ "
      "list.__eq__ list.__ne__ dict.__eq__ dict.__ne__ set.__eq__ type.__or__ type.__ror__ "
      "list.__add__ list.__mul__ list.__rmul__ list.__contains__ set.__contains__ dict.__or__"},
+    {Model::Print,
+     "ascii format repr object.__format__ object.__str__ object.__repr__ type.__repr__ list.__repr__ dict.__repr__ "
+     "tuple.__repr__ frozenset.__repr__ str.__mod__"},
     {Model::Types,
      "callable isinstance issubclass type.__instancecheck__ type.__subclasscheck__ type.mro "
      "object.__init_subclass__ object.__subclasshook__"},

@@ -12,7 +12,8 @@ enum class Model : uint8_t {
   Types,         // looks at the types and identities of its arguments only
   Identity,      // the address of its argument matters
   Is,            // compares two addresses
-  Format,        // Pure, but the text may name attributes
+  Print,         // Pure, and shows the names of classes and functions
+  Format,        // Print, but the text may name attributes
   Abc,           // Types, and at the registry of abstract base classes
   GetAttribute,  // (object, name[, default])
   SetAttribute,  // (object, name, value)

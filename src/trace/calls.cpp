@@ -1,4 +1,5 @@
 // Calls: Python callees come back through the frame hook; C functions are run and then noted by their model.
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -66,10 +67,20 @@ bool contains_tensor(PyObject* value) {
   return false;
 }
 
+bool is_defaultdict(PyTypeObject* type) {
+  while (is_python_class(type)) type = type->tp_base;
+  return std::string_view(type->tp_name) == "collections.defaultdict";
+}
+
 // The function inside a compiled one: a watched call that meets it goes on into the function itself.
 PyObject* compiled_callee(PyObject* callable) {
   const runtime::ProcessState& state = runtime::process_state();
   return state.compiled_type && Py_IS_TYPE(callable, state.compiled_type) ? state.compiled_inner(callable) : nullptr;
+}
+
+// As the key of a dict, or as a dict whose keys are added to another: it runs no code of its own.
+bool is_plain_key(PyObject* object) {
+  return PyDict_CheckExact(object) ? mg_has_only_text_keys(object) : guard::is_atom(object);
 }
 
 bool is_container(PyObject* object) {
@@ -93,6 +104,7 @@ class CallModel {
       case Model::Unknown:
         return watch_.give_up("the call runs " + callable_name(call_.callable) + ", which is not understood");
       case Model::Pure: return read_all();
+      case Model::Print: return print_all();
       case Model::Identity:
         if (self_) watch_.use_identity(self_, "id or hash");
         if (self_ && PyTuple_Check(self_)) watch_.read_deep(self_);
@@ -103,7 +115,7 @@ class CallModel {
       case Model::Format:
         if (self_ && names_attributes(py::text(self_)))
           watch_.give_up("the call formats a text that names attributes or items");
-        return read_all();
+        return print_all();
       case Model::Abc: watch_.guards.read_abc_registry(); [[fallthrough]];
       case Model::Types: return read_types();
       case Model::GetAttribute:
@@ -150,6 +162,7 @@ class CallModel {
     if (!watch_.alive()) return;
     switch (model_) {
       case Model::Pure:
+      case Model::Print:
       case Model::Contents:
       case Model::Iterate:
         watch_.check_tensors_if_any(result);
@@ -184,13 +197,21 @@ class CallModel {
     for (size_t i = 0; i < call_.size(); ++i) read_one(call_.args[i]);
   }
 
+  void print_all() {
+    read_all();
+    if (bound_) watch_.read_printed(self_);
+    for (size_t i = 0; i < call_.size(); ++i) watch_.read_printed(call_.args[i]);
+  }
+
   void read_one(PyObject* value) {
     if (watch_.kind_of(Py_TYPE(value)) == Kind::Iterator) return watch_.read_iterator(value);
     watch_.read_deep(value);
     // A function handed to a C function is called from C: Python ones come back through the hook, others must be pure.
+    if (PyFunction_Check(value) || PyMethod_Check(value) || !PyCallable_Check(value) || PyType_Check(value)) return;
     PyObject* self;
-    if (!PyFunction_Check(value) && !PyMethod_Check(value) && PyCallable_Check(value) && !PyType_Check(value) &&
-        watch_.kind_of(Py_TYPE(value)) == Kind::Identity && model_of(value, &self) != Model::Pure)
+    Kind kind = watch_.kind_of(Py_TYPE(value));
+    if ((kind == Kind::Identity && model_of(value, &self) != Model::Pure) ||
+        (kind == Kind::Instance && !method_is_python(Py_TYPE(value), "__call__")))
       watch_.give_up("the call passes " + callable_name(value) + " to " + callable_name(call_.callable));
   }
 
@@ -199,24 +220,23 @@ class CallModel {
   }
 
   void read_types_of(PyObject* value) {
-    {
-      PyTypeObject* type = Py_TYPE(value);
-      if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
-        watch_.guards.read_specials(type);
-        if (!PyType_Check(value) && !watch_.is_tensor(value) && !watch_.is_fresh(value))
-          watch_.guards.read_instance(value);
-      }
-      if (PyType_Check(value) && (((PyTypeObject*)value)->tp_flags & Py_TPFLAGS_HEAPTYPE))
-        watch_.guards.read_specials((PyTypeObject*)value);
-      if (PyTuple_Check(value))  // of classes
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
-          PyObject* item = PyTuple_GET_ITEM(value, i);
-          if (PyType_Check(item)) read_types_of(item);
-        }
+    PyTypeObject* type = Py_TYPE(value);
+    if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+      watch_.use_specials(type);
+      if (!PyType_Check(value) && !watch_.is_tensor(value) && !watch_.is_fresh(value))
+        watch_.guards.read_instance(value);
     }
+    if (PyType_Check(value) && (((PyTypeObject*)value)->tp_flags & Py_TPFLAGS_HEAPTYPE))
+      watch_.guards.read_specials((PyTypeObject*)value);
+    if (PyTuple_Check(value))  // of classes
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
+        PyObject* item = PyTuple_GET_ITEM(value, i);
+        if (PyType_Check(item)) read_types_of(item);
+      }
   }
 
   void before_pop() {
+    if (arg(0)) watch_.read_operand(arg(0));
     if (!self_ || watch_.is_fresh(self_)) return;
     if (!PyDict_Check(self_) || !arg(0) || !guard::is_atom(arg(0))) return watch_.mutate(self_, "pop");
     watch_.read_dict_key(self_, arg(0));
@@ -228,14 +248,15 @@ class CallModel {
     if (!self_) return;
     bool no_effect = model_ == Model::Init && definition_is_object_init();
     if (!no_effect) watch_.mutate(self_, call_.callable);
-    bool compares = model_ == Model::Mutate && (name_is("sort") || name_is("remove"));
+    bool compares_items = model_ == Model::Mutate && (name_is("sort") || name_is("remove"));
+    bool compares = compares_items || PyAnySet_Check(self_);
     for (size_t i = rest_; i < call_.size(); ++i) {
-      if (compares)
+      if (compares || (i == rest_ && PyDict_Check(self_) && !is_plain_key(call_.args[i])))
         read_one(call_.args[i]);
       else
         read_one_for_storing(call_.args[i]);
     }
-    if (compares) watch_.read_deep(self_);
+    if (compares_items) watch_.read_deep(self_);
   }
 
   bool name_is(std::string_view name) const { return method_name(call_.callable) == name; }
@@ -272,6 +293,7 @@ class CallModel {
     auto* owner = (PyTypeObject*)PyCFunction_GET_SELF(call_.callable);
     bool plain = is_plain_constructor(owner) || owner == &PyBaseObject_Type;
     if (!plain) return watch_.give_up("the call makes a " + std::string(owner->tp_name) + ", which is not understood");
+    if (self_ && PyType_Check(self_)) watch_.before_making((PyTypeObject*)self_);
     for (size_t i = 1; i < call_.size(); ++i) read_one_for_storing(call_.args[i]);
   }
 
@@ -332,7 +354,7 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     if (mg_dict_version(cache) != before)
       give_up("the call fills the cache of " + callable_name(callable));
     else
-      guards.read_items(cache);
+      guards.read_cache(cache);
     check_tensors_if_any(result.get());
     return result.release();
   }
@@ -402,9 +424,10 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
     return call.make();
   }
   if (!is_plain_constructor(type)) {
-    Kind kind = kind_of(type);
-    bool python = is_python_class(type) && kind != Kind::Unknown && kind != Kind::Tensor;
-    if (!python && !plug_.is_immutable(type))
+    bool python = is_python_class(type) && kind_of(type) != Kind::Tensor;
+    if (python)
+      before_making(type);
+    else if (!plug_.is_immutable(type))
       give_up("the call makes a " + std::string(type->tp_name) + ", which is not understood");
     guards.read_specials(type);
     if (Py_TYPE(type) != &PyType_Type) guards.read_specials(Py_TYPE(type));
@@ -413,19 +436,19 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
   Kind made = kind_of(type);
   bool holds_items = made == Kind::List || made == Kind::Dict || made == Kind::Tuple || made == Kind::Set;
   // Looks at its arguments, as str and list do; also a class that is built on such a type.
-  bool consumes = is_plain_constructor(type) || holds_items ||
-                  (has_plain_new(type) && type->tp_new != PyBaseObject_Type.tp_new);
-  bool lazily_called = type == &PyMap_Type || type == &PyFilter_Type;
+  bool consumes =
+      is_plain_constructor(type) || holds_items || (has_plain_new(type) && type->tp_new != PyBaseObject_Type.tp_new);
+  bool lazily_called = type == &PyMap_Type || type == &PyFilter_Type || is_defaultdict(type);
+  bool prints = PyType_IsSubtype(type, &PyUnicode_Type) || (call.size() && args[0] == (PyObject*)&PyUnicode_Type);
   for (size_t i = 0; i < call.size() && alive(); ++i) {
     if (lazily_called && i == 0) {
-      if (!PyFunction_Check(args[0]) && !PyMethod_Check(args[0]) && args[0] != Py_None &&
-          args[0] != (PyObject*)&PyLong_Type && args[0] != (PyObject*)&PyUnicode_Type &&
-          args[0] != (PyObject*)&PyFloat_Type)
-        give_up("the call maps " + callable_name(args[0]));
+      if (!may_be_called_later(args[0], args + 1, call.size() - 1))
+        give_up("the call lets C code call " + callable_name(args[0]));
     } else if (kind_of(Py_TYPE(args[i])) == Kind::Iterator) {
       read_iterator(args[i]);
     } else if (consumes) {
       read_operand(args[i]);
+      if (prints) read_printed(args[i]);
     }
   }
   std::optional<ConsumerScope> consumer;
@@ -439,6 +462,28 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
   if (result && Py_REFCNT(result.get()) == 1 && kind_of(Py_TYPE(result.get())) == Kind::Iterator)
     mark_fresh(result.get());
   return result.release();
+}
+
+// An object of a Python class.
+void Watch::before_making(PyTypeObject* type) {
+  std::string what = "the call makes a " + std::string(type->tp_name);
+  if (kind_of(type) == Kind::Unknown) give_up(what + ", which is not understood");
+  if (has_finaliser(type)) give_up(what + ", which has a finaliser (__del__)");
+}
+
+// By map, filter or defaultdict: Python code is watched then; a pure C function looks at items which must be known now.
+bool Watch::may_be_called_later(PyObject* callable, PyObject* const* iterables, size_t count) {
+  if (PyFunction_Check(callable) || callable == Py_None) return true;
+  if (PyMethod_Check(callable)) return PyFunction_Check(PyMethod_GET_FUNCTION(callable));
+  if (PyType_Check(callable))
+    return callable == (PyObject*)&PyLong_Type || callable == (PyObject*)&PyUnicode_Type ||
+           callable == (PyObject*)&PyFloat_Type || (!count && is_plain_constructor((PyTypeObject*)callable));
+  PyObject* self;
+  if (model_of(callable, &self) != Model::Pure || self) return false;
+  return std::none_of(iterables, iterables + count, [this](PyObject* iterable) {
+    Kind kind = kind_of(Py_TYPE(iterable));
+    return kind == Kind::Iterator || kind == Kind::Instance || is_fresh(iterable);
+  });
 }
 
 // functools.partial: the call that it stands for, so that a C function inside is seen.

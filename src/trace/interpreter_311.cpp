@@ -175,6 +175,7 @@ Next FrameRun::binary(uint32_t arg) {
   PyObject *left = sp_[-2], *right = sp_[-1];
   watch_.read_operand(left);
   watch_.read_operand(right);
+  if (PyUnicode_Check(left)) watch_.read_printed(right);  // "%s" % right
   bool in_place = arg >= NB_INPLACE_ADD;
   if (in_place && watch_.alive() && !watch_.is_tensor(left)) {
     Kind kind = watch_.kind_of(Py_TYPE(left));
@@ -256,13 +257,13 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
     case BINARY_OP: return binary(arg);
     case BINARY_SUBSCR: {
       PyObject *object = sp_[-2], *key = sp_[-1];
-      if (PyDict_Check(object))
+      if (watch_.is_dict(object))
         watch_.read_dict_key(object, key);
       else
         watch_.read_operand(object);
       watch_.read_operand(key);
       if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) watch_.guards.read_specials(Py_TYPE(object));
-      if (PyType_Check(object)) watch_.guards.read_specials((PyTypeObject*)object);  // __class_getitem__
+      if (PyType_Check(object)) watch_.use_specials((PyTypeObject*)object);  // __class_getitem__
       PyObject* result = PyObject_GetItem(object, key);
       if (result && watch_.is_tensor(object))
         watch_.check_tensors(result, "indexing a tensor");
@@ -278,6 +279,7 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
     }
     case DELETE_SUBSCR: {
       py::Ref key = pop_ref(), object = pop_ref();
+      watch_.read_operand(key.get());
       watch_.write_item(object.get(), key.get(), nullptr);
       return PyObject_DelItem(object.get(), key.get()) < 0 ? Next::Error : Next::Go;
     }
@@ -295,7 +297,7 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
     }
     case CONTAINS_OP: {
       PyObject *item = sp_[-2], *container = sp_[-1];
-      if (PyDict_Check(container))
+      if (watch_.is_dict(container))
         watch_.read_dict_key(container, item);
       else
         watch_.read_operand(container);
@@ -480,7 +482,7 @@ PyObject* FrameRun::run(bool throwing) {
     mg_frame_give_back(thread_, frame_, previous_, sp_);
     mg_frame_resume_before(frame_, resume);
     Py_LeaveRecursiveCall();
-    if (!watch_.alive()) watch_.guards = guard::Guards();  // objects die when they should again
+    if (!watch_.alive()) watch_.guards = guard::Reads();  // objects die when they should again
     PyObject* result = mg_eval_default(thread_, frame_, 0);
     if (result && next == Next::Generator) watch_.mark_fresh(result);
     return result;
@@ -508,6 +510,7 @@ PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
       watch->give_up("the call resumes a generator that existed before it");
       return mg_eval_default(thread, frame, throwing);
     }
+    std::erase(watch->open_generators, view.generator);
   } else {
     watch->enter_function(view.function, view.locals);
   }

@@ -46,7 +46,7 @@ Next FrameRun::dict_merge(uint32_t arg) {
 Next FrameRun::format_value(uint32_t arg) {
   PyObject* spec = (arg & 4) ? sp_[-1] : nullptr;
   PyObject* value = spec ? sp_[-2] : sp_[-1];
-  watch_.read_deep(value);
+  watch_.read_printed(value);
   py::Ref text;
   switch (arg & 3) {
     case 0: text = py::Ref::borrow(value); break;
@@ -132,6 +132,8 @@ Next FrameRun::step_build(uint8_t opcode, uint32_t arg) {
     case SET_UPDATE: {
       py::Ref iterable = pop_ref();
       watch_.read_iterable(iterable.get());
+      if (watch_.kind_of(Py_TYPE(iterable.get())) != Kind::Iterator)
+        watch_.read_deep(iterable.get());  // __eq__, __hash__
       ConsumerScope consumer(watch_);
       return mg_set_update(sp_[-static_cast<int>(arg)], iterable.get()) < 0 ? Next::Error : Next::Go;
     }
@@ -139,6 +141,7 @@ Next FrameRun::step_build(uint8_t opcode, uint32_t arg) {
       if (!PyDict_Check(sp_[-1])) return leave("{**x} with something that is no dict");
       py::Ref from = pop_ref();
       watch_.read_iterable(from.get());
+      if (!mg_has_only_text_keys(from.get())) watch_.read_deep(from.get());  // __eq__ and __hash__ of the keys
       return PyDict_Update(sp_[-static_cast<int>(arg)], from.get()) < 0 ? Next::Error : Next::Go;
     }
     case DICT_MERGE: return dict_merge(arg);
@@ -418,6 +421,8 @@ Next FrameRun::step_rare(uint8_t opcode, uint32_t arg) {
       if (!view_.generator || !PyGen_CheckExact(view_.generator)) return leave("coroutines");
       result_ = pop();
       watch_.leave_function(result_);
+      if (mg_handler handler; mg_find_handler(view_.code, at_, &handler))
+        watch_.open_generators.push_back(view_.generator);
       mg_generator_suspended(view_.generator);
       return Next::Return;
     default: return leave(("bytecode instruction " + std::to_string(opcode)).c_str());

@@ -1,21 +1,46 @@
 // Tables of types.
 #include "trace/known_types.h"
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "cpython/ref.h"
 #include "runtime/tensor_plug.h"
+#include "trace/call_table.h"
 
 namespace magneto::trace {
 
 namespace {
 
+// Methods that C code looks up by itself, without the underscores. Not here: those that our interpreter looks up and
+// calls, as any function.
+constexpr std::string_view kSpecialMethods =
+    "abs add and bool bytes ceil class_getitem complex contains delattr delete delitem dir divmod eq float floor "
+    "floordiv format ge get getattr getattribute getitem gt hash iadd iand ifloordiv ilshift imatmul imod imul "
+    "index init instancecheck int invert ior ipow irshift isub iter itruediv ixor le len length_hint lshift lt "
+    "matmul missing mod mul ne neg new next or pos pow radd rand rdivmod repr reversed rfloordiv rlshift rmatmul "
+    "rmod rmul ror round rpow rrshift rshift rsub rtruediv rxor set setattr setitem str sub subclasscheck "
+    "truediv trunc xor";
+
+std::unordered_set<std::string_view> words(std::string_view text) {
+  std::unordered_set<std::string_view> all;
+  for (size_t start = 0; start < text.size();) {
+    size_t end = std::min(text.find(' ', start), text.size());
+    all.insert(text.substr(start, end - start));
+    start = end + 1;
+  }
+  return all;
+}
+
 struct Tables {
   std::unordered_map<PyTypeObject*, Kind> kinds;
+  std::unordered_set<std::string_view> special_methods = words(kSpecialMethods);
   std::unordered_set<PyTypeObject*> constructors;
   destructor python_class_dealloc;
+  reprfunc python_class_repr;
 };
 
 // The type object that `expression` evaluates to; kept alive for good.
@@ -30,7 +55,8 @@ Tables build_tables() {
   py::Ref scope = py::Ref::steal(PyDict_New());
   py::Ref ready = py::Ref::steal(
       PyRun_String("import builtins, collections, contextvars, functools, itertools, operator, types, weakref\n"
-                   "class Plain: pass\n"
+                   "class Plain:\n"
+                   "  def __repr__(self): pass\n"
                    "def generator(): yield\n",
                    Py_file_input, scope.get(), scope.get()));
   if (!ready) PyErr_Clear();
@@ -167,6 +193,7 @@ Tables build_tables() {
     if (PyTypeObject* type = evaluate_type(name, scope.get())) tables.constructors.insert(type);
   PyTypeObject* plain = evaluate_type("Plain", scope.get());
   tables.python_class_dealloc = plain->tp_dealloc;
+  tables.python_class_repr = plain->tp_repr;
   return tables;
 }
 
@@ -179,6 +206,21 @@ const Tables& tables() {
 bool is_struct_sequence(PyTypeObject* type) {
   static PyObject* name = PyUnicode_InternFromString("n_sequence_fields");
   return PyType_IsSubtype(type, &PyTuple_Type) && _PyType_Lookup(type, name);
+}
+
+// A special method that is seen when C code calls it: Python code, or what C code expects there anyway.
+bool is_transparent(PyObject* name, PyObject* method) {
+  PyTypeObject* type = Py_TYPE(method);
+  if (type == &PyClassMethod_Type || type == &PyStaticMethod_Type) {
+    py::Ref inner = py::Ref::steal(PyObject_GetAttrString(method, "__func__"));
+    if (!inner) PyErr_Clear();
+    return inner && (PyFunction_Check(inner.get()) || PyType_Check(inner.get()));
+  }
+  if (type == &PyWrapperDescr_Type || type == &PyMethodDescr_Type) {
+    PyObject* self;
+    return PyUnicode_Compare(PyDescr_NAME(method), name) == 0 || model_of(method, &self) == Model::Pure;
+  }
+  return PyCFunction_Check(method) && std::string_view(((PyCFunctionObject*)method)->m_ml->ml_name) == "__new__";
 }
 
 bool is_exception(PyTypeObject* type) { return PyType_IsSubtype(type, (PyTypeObject*)PyExc_BaseException); }
@@ -197,9 +239,10 @@ Kind known_kind(PyTypeObject* type) {
   if (plug.is_immutable(type)) return Kind::Atom;
   auto found = tables().kinds.find(type);
   if (found != tables().kinds.end()) return found->second;
-  if (PyType_IsSubtype(type, &PyType_Type)) return Kind::Identity;
+  if (PyType_IsSubtype(type, &PyType_Type)) return has_opaque_specials(type) ? Kind::Unknown : Kind::Identity;
   if (is_struct_sequence(type)) return Kind::Tuple;
   if (!is_python_class(type)) return is_exception(type) ? Kind::Identity : Kind::Unknown;
+  if (has_opaque_specials(type)) return Kind::Unknown;
   // A Python class is as well known as the C types that it is built on.
   for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     auto* base = (PyTypeObject*)PyTuple_GET_ITEM(type->tp_mro, i);
@@ -228,7 +271,34 @@ bool metaclass_calls_python(PyTypeObject* metaclass) { return metaclass->tp_call
 bool property_is_python(PyObject* property, const char* accessor) {
   py::Ref function = py::Ref::steal(PyObject_GetAttrString(property, accessor));
   if (!function) PyErr_Clear();
-  return function && PyFunction_Check(function.get());
+  return function && (PyFunction_Check(function.get()) || function.get() == Py_None);
+}
+
+bool has_opaque_specials(PyTypeObject* type) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    auto* base = (PyTypeObject*)PyTuple_GET_ITEM(type->tp_mro, i);
+    if (!is_python_class(base)) continue;
+    Py_ssize_t position = 0;
+    PyObject *name, *value;
+    while (PyDict_Next(base->tp_dict, &position, &name, &value)) {
+      if (PyFunction_Check(value) || PyUnicode_Check(value) || value == Py_None || !PyUnicode_Check(name)) continue;
+      Py_ssize_t size;
+      const char* text = PyUnicode_AsUTF8AndSize(name, &size);
+      if (!text) PyErr_Clear();
+      std::string_view whole(text ? text : "", text ? static_cast<size_t>(size) : 0);
+      if (!whole.starts_with("__") || !whole.ends_with("__") || size < 5) continue;
+      if (tables().special_methods.contains(whole.substr(2, whole.size() - 4)) && !is_transparent(name, value))
+        return true;
+    }
+  }
+  return false;
+}
+
+bool repr_is_python(PyTypeObject* type) { return type->tp_repr == tables().python_class_repr; }
+
+bool has_finaliser(PyTypeObject* type) {
+  static PyObject* name = PyUnicode_InternFromString("__del__");
+  return type->tp_finalize && _PyType_Lookup(type, name);
 }
 
 bool has_python_equality(PyTypeObject* type) {
@@ -237,7 +307,9 @@ bool has_python_equality(PyTypeObject* type) {
 }
 
 bool has_hidden_contents(PyObject* object) {
-  return PyExceptionInstance_Check(object) || std::string_view(Py_TYPE(object)->tp_name) == "types.SimpleNamespace";
+  std::string_view name = Py_TYPE(object)->tp_name;
+  return PyExceptionInstance_Check(object) || name == "types.SimpleNamespace" || name == "functools.partial" ||
+         name == "types.GenericAlias" || name == "types.UnionType";
 }
 
 bool has_plain_new(PyTypeObject* type) {

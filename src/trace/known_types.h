@@ -16,16 +16,21 @@ bool is_python_class(PyTypeObject* type);
 bool is_plain_constructor(PyTypeObject* type);
 // type(cls).__call__ is a Python function.
 bool metaclass_calls_python(PyTypeObject* metaclass);
-// `accessor`: "fget" or "fset".
+// Written in Python or absent. `accessor`: "fget" or "fset".
 bool property_is_python(PyObject* property, const char* accessor = "fget");
 // __eq__ or __hash__ is written in Python.
 bool has_python_equality(PyTypeObject* type);
-// Compared or printed by contents that guards do not see: exceptions, simple namespaces.
+// Compared or printed by contents that guards do not see: exceptions, partials, list[int], ...
 bool has_hidden_contents(PyObject* object);
 // Makes its objects with a __new__ that is written in C.
 bool has_plain_new(PyTypeObject* type);
 // A special method that is written in Python, and so is watched.
 bool method_is_python(PyTypeObject* type, const char* name);
+// Some special method is neither Python code, which is watched, nor the one of a C base: C code calls it unseen.
+bool has_opaque_specials(PyTypeObject* type);
+bool repr_is_python(PyTypeObject* type);
+// A class whose objects run code of their own when they die: __del__.
+bool has_finaliser(PyTypeObject* type);
 // A descriptor (other than data descriptors) whose __get__ only binds.
 bool is_binding_descriptor(PyTypeObject* type);
 

@@ -42,16 +42,19 @@ class Describer {
     return 0;
   }
 
+  uint32_t older(PyObject* value) { return program_->emit(Op::Older, program_->add_older(value)); }
+
   uint32_t constant(PyObject* value) { return program_->emit(Op::Constant, program_->add_constant(value)); }
 
   uint32_t describe(PyObject* value) {
     if (watch_.is_tensor(value)) return tensor(value);
     if (guard::is_atom(value) || PyFloat_CheckExact(value)) return constant(value);  // NaN is no atom
+    if (PySlice_Check(value)) return slice((PySliceObject*)value);
     int node = arguments_.node_of(value);
     if (node >= 0) return program_->emit(Op::Argument, static_cast<uint32_t>(node));
     PyTypeObject* type = Py_TYPE(value);
     if (PyTuple_Check(value))
-      return !watch_.is_fresh(value) && watch_.guards.pins(value) ? constant(value) : tuple(value);
+      return !watch_.is_fresh(value) && watch_.guards.pins(value) ? older(value) : tuple(value);
     if (!watch_.is_fresh(value)) return older_object(value);
     if (type == &PyList_Type) return program_->emit(Op::List, 0, list_items(value));
     if (type == &PyDict_Type) return program_->emit(Op::Dict, 0, dict_items(value));
@@ -81,7 +84,13 @@ class Describer {
                       kind == Kind::Set;
     if (!understood || !(watch_.guards.pins(value) || arguments_.holds_identity(value)))
       return refuse(std::string("a ") + Py_TYPE(value)->tp_name + ", which is not understood");
-    return constant(value);
+    return older(value);
+  }
+
+  uint32_t slice(PySliceObject* value) {
+    for (PyObject* part : {value->start, value->stop, value->step})
+      if (!guard::is_atom(part)) return refuse("a slice of objects");
+    return constant((PyObject*)value);
   }
 
   std::vector<uint32_t> list_items(PyObject* list) {

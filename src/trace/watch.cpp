@@ -51,6 +51,7 @@ void Watch::give_up(const std::string& reason) {
   locate();
   reason_ = reason;
   recording.reset();
+  no_collection_.reset();
 }
 
 // The recording is still on the stack: it has stopped by itself and is destroyed later.
@@ -58,6 +59,7 @@ void Watch::fail_from_recording(const std::string& reason) {
   if (!alive()) return;
   locate();
   reason_ = reason;
+  no_collection_.reset();
 }
 
 void Watch::locate() {
@@ -75,6 +77,7 @@ void Watch::locate() {
 
 bool Watch::ended_cleanly() {
   if (!open_context_.empty()) give_up("the call leaves a context variable set");
+  if (!open_generators.empty()) give_up("the call leaves a generator that has a handler or finally clause to run");
   return alive();
 }
 
@@ -151,25 +154,32 @@ void Watch::read_contents(PyObject* container) {
   }
 }
 
-void Watch::read_deep(PyObject* value) {
+void Watch::walk(PyObject* value, bool printed) {
   struct Walk {
     Watch& watch;
+    bool printed;
     guard::PointerSet seen;
     int depth = 0;
     void visit(PyObject* object) {
-      if (++depth > kMaxNesting) watch.give_up("the call reads values that are nested too deeply");
-      else look_at(object);
+      if (++depth > kMaxNesting)
+        watch.give_up("the call reads values that are nested too deeply");
+      else
+        look_at(object);
       --depth;
     }
     void look_at(PyObject* object) {
       Kind kind = watch.kind_of(Py_TYPE(object));
       if (kind == Kind::Atom || kind == Kind::Tensor || !watch.alive()) return;
       if (kind == Kind::Identity) {
+        if (printed && PyType_Check(object)) watch.read_names(object, &PyType_Type);
+        if (printed && PyFunction_Check(object)) watch.read_names(object, &PyFunction_Type);
+        if (printed && PyMethod_Check(object)) visit(PyMethod_GET_FUNCTION(object)), visit(PyMethod_GET_SELF(object));
         if (PyType_Check(object) && Py_TYPE(object) != &PyType_Type) watch.guards.read_specials(Py_TYPE(object));
         if (has_hidden_contents(object) && !watch.is_fresh(object))
           watch.give_up("the call compares or prints a " + type_name(object) + " that existed before it");
         return;
       }
+      if (printed && !repr_is_python(Py_TYPE(object))) watch.read_names((PyObject*)Py_TYPE(object), &PyType_Type);
       if (kind == Kind::Instance) {
         if (!watch.is_fresh(object)) watch.guards.read_instance(object);
         return watch.guards.read_specials(Py_TYPE(object));
@@ -185,6 +195,9 @@ void Watch::read_deep(PyObject* value) {
         Py_ssize_t position = 0;
         PyObject *key, *item;
         while (PyDict_Next(object, &position, &key, &item)) visit(key), visit(item);
+      } else if (PyAnySet_Check(object)) {
+        py::Ref iterator = py::Ref::steal(PySet_Type.tp_iter(object));
+        while (py::Ref item = py::Ref::steal(iterator ? PyIter_Next(iterator.get()) : nullptr)) visit(item.get());
       } else if (kind == Kind::Unknown) {
         watch.give_up("the call reads a " + type_name(object) + ", whose contents cannot be guarded");
       }
@@ -193,7 +206,27 @@ void Watch::read_deep(PyObject* value) {
   if (!alive()) return;
   Kind kind = kind_of(Py_TYPE(value));
   if (kind == Kind::Atom || kind == Kind::Tensor) return;
-  Walk{*this, {}}.visit(value);
+  Walk{*this, printed, {}}.visit(value);
+}
+
+// What repr shows of a class or function. Renaming a class does not change its version.
+void Watch::read_names(PyObject* object, PyTypeObject* type) {
+  if (PyType_Check(object) && !(((PyTypeObject*)object)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+  static PyObject* const names[] = {PyUnicode_InternFromString("__name__"), PyUnicode_InternFromString("__qualname__")};
+  static PyObject* module_name = PyUnicode_InternFromString("__module__");
+  if (PyType_Check(object)) guards.read_type((PyTypeObject*)object, module_name);
+  for (PyObject* name : names) {
+    PyObject* descriptor = _PyType_Lookup(type, name);
+    py::Ref value = py::Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject*)type));
+    guards.read_slot(object, descriptor, value.get());
+  }
+}
+
+// The special methods of `type` may run.
+void Watch::use_specials(PyTypeObject* type) {
+  guards.read_specials(type);
+  if (kind_of(type) == Kind::Unknown && has_opaque_specials(type))
+    give_up("the call uses special methods of " + std::string(type->tp_name) + " that are written in C");
 }
 
 void Watch::read_truth(PyObject* value) {

@@ -5,13 +5,16 @@
 // guard and changing it ends the watch.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cpython/ref.h"
 #include "guard/arguments.h"
-#include "guard/guards.h"
+#include "guard/atoms.h"
+#include "guard/reads.h"
 #include "guard/pointer_set.h"
+#include "runtime/state.h"
 #include "runtime/tensor_plug.h"
 
 namespace magneto::trace {
@@ -66,6 +69,7 @@ class Watch {
   bool is_argument(PyObject* object) const;  // a tensor or container that was passed in
   Kind kind_of(PyTypeObject* type);
   bool is_tensor(PyObject* object) const { return plug_.is_tensor(object); }
+  bool is_dict(PyObject* object) { return PyDict_CheckExact(object) || kind_of(Py_TYPE(object)) == Kind::Dict; }
 
   // ---- reads; each is noted before or after the real one is made
 
@@ -73,8 +77,10 @@ class Watch {
   void read_attribute(PyObject* object, PyObject* name);  // before the look-up
   void finish_attribute(PyObject* object, PyObject* name, PyObject* value);
   void read_dict_key(PyObject* dict, PyObject* key);
-  void read_contents(PyObject* container);  // items, length and truth; one level
-  void read_deep(PyObject* value);          // everything that comparing or printing it would look at
+  void read_contents(PyObject* container);                   // items, length and truth; one level
+  void read_deep(PyObject* value) { walk(value, false); }    // everything that comparing it would look at
+  void read_printed(PyObject* value) { walk(value, true); }  // the same, and the names that repr shows
+  void use_specials(PyTypeObject* type);
   void read_truth(PyObject* value);
   void read_cell(PyObject* cell);
   void read_global(PyObject* globals, PyObject* builtins, PyObject* name);
@@ -103,15 +109,16 @@ class Watch {
 
   // ---- the parts of the capture
 
-  guard::Guards guards;
+  guard::Reads guards;
   std::unique_ptr<runtime::Recording> recording;
   size_t frames = 0;                                          // watched so far
   size_t loops = 0;                                           // backward jumps and calls so far
   std::vector<std::pair<PyCodeObject*, const int*>> running;  // watched frames: code, and the instruction it is at
   // How many frames were running when C code was entered that looks at what Python code hands to it.
   size_t consumer_depth = SIZE_MAX;
-  bool work_in_handler = false;  // tensor work was done where an exception would have been handled
-  bool ended_cleanly();          // nothing is left open: context variables are reset
+  std::vector<PyObject*> open_generators;  // suspended where being dropped would run more of their code
+  bool work_in_handler = false;            // tensor work was done where an exception would have been handled
+  bool ended_cleanly();                    // nothing is left open: context variables are reset, generators finished
 
  private:
   friend class CallModel;
@@ -119,11 +126,15 @@ class Watch {
   void check_tensors_if_any(PyObject* result);
   void finish_tensor_op(PyObject* callable, PyObject* result);
   void locate();
+  void walk(PyObject* value, bool printed);
+  void read_names(PyObject* object, PyTypeObject* type);  // of a class or function
   bool read_class_attribute(PyTypeObject* type, PyObject* name, PyObject* object);
   void read_tensor_attribute(PyObject* tensor, PyObject* name);
   void read_super(PyObject* super, PyObject* name);
   void unchanged_or_give_up(PyObject* dict, PyObject* key, PyObject* value, const std::string& what);
   PyObject* call_type(PyTypeObject* type, PyObject* const* args, size_t positional, PyObject* keyword_names);
+  void before_making(PyTypeObject* type);
+  bool may_be_called_later(PyObject* callable, PyObject* const* iterables, size_t count);
   PyObject* call_partial(PyObject* partial, PyObject* const* args, size_t positional, PyObject* keyword_names);
 
   const guard::Arguments& arguments_;
@@ -131,12 +142,13 @@ class Watch {
   guard::PointerSet fresh_;
   guard::PointerMap<Kind> kinds_;
   std::vector<py::Ref> kept_types_;                        // those in kinds_
-  guard::PointerSet scanned_dicts_;   // whose keys were looked at
+  guard::PointerSet scanned_dicts_;                        // whose keys were looked at
   guard::PointerPairSet attributes_;                       // of tracked instances, whose reads are noted already
   std::vector<std::pair<py::Ref, py::Ref>> open_context_;  // context variables set by the call, with their tokens
   PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh
   std::string reason_, where_;
   Watch* outer_;
+  std::optional<runtime::NoCollection> no_collection_{std::in_place};
 };
 
 // While C code runs that looks at the results of the Python functions it calls: any(), sorted(key=...), filter, ...

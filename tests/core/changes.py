@@ -840,12 +840,29 @@ change(
     "p = functools.partial(max, 5)",
     "p = functools.partial(max, 1)",
 )
+# What is printed, and the name in it.
+for what, source, name in (
+    ("class", "class C: pass\ndef f(): return f'{C}'", "C.__qualname__"),
+    ("module_of_a_class", "class C: pass\ndef f(): return str([C])", "C.__module__"),
+    ("object", "class C: pass\no = C()\ndef f(): return repr(o).split(' at')[0]", "C.__qualname__"),
+    ("exception", "class C(Exception): pass\ndef f(): return repr(C(1))", "C.__name__"),
+    ("function", "def g(): pass\ndef f(): return '%s' % (str(g).split(' at')[0])", "g.__qualname__"),
+    ("method", "class C:\n  def m(self): pass\nm = C().m\ndef f(): return f'{m}'.split(' of')[0]", "C.m.__qualname__"),
+):
+    change(f"{what}_in_a_text", source, f"old = {name}; {name} = 'D'", f"{name} = old")
 change(
-    "class_in_a_text",
-    "class C: pass\ndef f(): return f'{C}'",
+    "generic_alias_in_a_text",
+    "class C: pass\na = list[C]\ndef f(): return str(a)",
     "C.__qualname__ = 'D'",
     "C.__qualname__ = 'C'",
-    eager=None,
+    eager=True,
+)
+change(
+    "partial_in_a_text",
+    "import functools\nG = [1]\np = functools.partial(len, G)\ndef f(): return f'{p}'",
+    "G.append(1)",
+    "G.pop()",
+    eager=True,
 )
 
 # -- arguments --------------------------------------------------------------------------------------------------------
@@ -950,6 +967,12 @@ for name, expression in (
     ("a_set_of_a_generator", "len(set(x for x in G))"),
     ("added_to_a_set", "fill(set())"),
     ("stored_in_a_dict", "store({})"),
+    ("set_by_default", "(d := {}).setdefault(a, 1) + d.setdefault(b, 2)"),
+    ("popped_from_a_dict", "{a: 1}.pop(b, 2)"),
+    ("a_dict_that_is_updated", "(d := {}).update([(a, 1), (b, 2)]) or len(d)"),
+    ("a_set_that_is_updated", "(s := {1}).update(G) or len(s)"),
+    ("unpacked_into_a_set", "len({1, *G})"),
+    ("a_set_in_a_tuple", "5 in (G[0], {*G})"),
     ("a_fresh_dict_and_a_number", "1 in {a: 1}"),
     ("dict_from_keys", "len(dict.fromkeys(G))"),
     ("counted", "G.count(5)"),

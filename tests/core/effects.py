@@ -243,6 +243,61 @@ effect(
     "G = iter(range(100))\nclass C:\n  __next__ = G.__next__\n  def __iter__(self): return self\no = C()\ndef f():\n  for x in o: return x",
     "G.__reduce__()",
 )
+OPAQUE = "LOG = [1]\nG = iter(range(1, 100))\nclass C:\n  {} = {}\n{}\n"
+for method, value, use in (
+    ("__len__", "G.__next__", "o = C()\ndef f(): return len(o)"),
+    ("__bool__", "lambda self: True", "C.__bool__ = G.__length_hint__\ndef f(): return 1 if next(G) and C() else 2"),
+    ("__hash__", "G.__next__", "o = C()\ndef f(): return hash(o)"),
+    ("__hash__", "G.__next__", "o = C()\ndef f(): return len({o})"),
+    ("__hash__", "G.__next__", "o = C()\ndef f(): return {1: 1}.get(o)"),
+    ("__index__", "iter([0] * 9).__next__", "o = C()\ndef f(): return LOG[o], next(G)"),
+    ("__eq__", "LOG.append", "o = C()\ndef f(): return o == 1"),
+    ("__lt__", "LOG.append", "L = [C(), C()]\ndef f(): return len(sorted(L))"),
+    ("__format__", "LOG.append", "o = C()\ndef f():\n  try: return f'{o:x}'\n  except TypeError: return 2"),
+    ("__getattr__", "LOG.append", "o = C()\ndef f(): return o.x"),
+    ("__get__", "lambda *a: LOG.append(1)", "class D:\n  x = C()\no = D()\ndef f(): return o.x"),
+    ("__class_getitem__", "LOG.append", "def f(): return C[1]"),
+    ("__call__", "LOG.append", "o = C()\ndef f():\n  try: return max([1], key=o)\n  except TypeError: return 2"),
+    ("__call__", "LOG.append", "o = C()\ndef f(): return o(1)"),
+    ("__enter__", "LOG.pop", "C.__exit__ = lambda *a: LOG.extend((1, 2))\no = C()\ndef f():\n  with o: return 1"),
+    ("__neg__", "__import__('functools').partial(LOG.append, 1)", "o = C()\ndef f(): return -o"),
+    ("__new__", "object.__new__", "C.__len__ = G.__next__\ndef f(): return 1 if object.__new__(C) else 2"),
+    ("__contains__", "LOG.append", "class D(C, dict): pass\no = D()\ndef f(): return 1 in o"),
+    ("__getitem__", "LOG.append", "class D(C, dict): pass\no = D()\ndef f(): return o[1]"),
+):
+    effect(f"opaque{method}_{len(EFFECTS)}", OPAQUE.format(method, value, use), "LOG, G.__reduce__()")
+effect(
+    "opaque_operator", "class L(list):\n  __lshift__ = list.append\nG = L()\ndef f():\n  G << 1\n  return len(G)", "G"
+)
+effect(
+    "opaque_in_a_metaclass",
+    "LOG = []\nclass M(type):\n  __instancecheck__ = LOG.append\nclass C(metaclass=M): pass\ndef f(): return isinstance(1, C)",
+    "LOG",
+)
+effect(
+    "special_methods_of_a_c_base",
+    "class C(dict):\n  __hash__ = None\n  __eq__ = dict.__eq__\n  __class_getitem__ = classmethod(type(list[int]))\no = C(a=1)\ndef f(): return o == {'a': 1}, len(o)",
+    "0",
+    compiled=True,
+)
+effect(
+    "iterator_as_default",
+    "import collections\nG = iter(range(100))\ndef f(): return collections.defaultdict(G.__next__)[1]",
+    "G.__reduce__()",
+)
+effect(
+    "plain_default",
+    "import collections\nclass D(collections.defaultdict): pass\ndef f():\n  d, e = collections.defaultdict(list), D(lambda: 1)\n  return len(d[1]), e[2]",
+    "0",
+    compiled=True,
+)
+effect(
+    "map_over_what_is_filled_later",
+    "G = [1]\ndef f():\n  items = []\n  sizes = map(len, items)\n  items.append(G)\n  return list(sizes)",
+    "0",
+    "G.append(1)",
+    compiled=None,
+)
 effect("count", "import itertools\nG = itertools.count()\ndef f(): return next(G)", "G.__reduce__()")
 effect("generator", "def g():\n  for i in range(100): yield i\nG = g()\ndef f(): return next(G)", "G.gi_frame.f_locals")
 effect(
@@ -353,6 +408,28 @@ effect(
     "finaliser_of_a_subclass",
     "LOG = []\nclass B:\n  def __del__(self): LOG.append(1)\nclass C(B): pass\ndef f():\n  c = C()\n  return 1",
     "LOG",
+)
+FINALISED = "LOG = []\nclass C({}):\n  def __del__(self): LOG.append(1)\n"
+effect("finaliser_past_the_constructor", FINALISED.format("") + "def f():\n  object.__new__(C)\n  return 1", "LOG")
+effect("finaliser_of_a_tuple", FINALISED.format("tuple") + "def f():\n  C((1,))\n  return 1", "LOG")
+effect(
+    "finaliser_of_an_exception",
+    FINALISED.format("Exception") + "def f():\n  try: raise C\n  except C: pass\n  return 1",
+    "LOG",
+)
+for clause in ("try: yield 1\n  finally: LOG.append(1)", "with M(): yield 1"):
+    effect(
+        f"generator_left_in_a_cycle_{clause[:3]}",
+        "import gc\nLOG = []\nclass M:\n  def __enter__(self): pass\n  def __exit__(self, *a): LOG.append(1)\n"
+        f"def g():\n  {clause}\ndef f():\n  x = g()\n  own = [x]\n  own.append(own)\n  return next(x)",
+        "LOG",
+        "gc.collect()",
+    )
+effect(
+    "generator_left_without_a_handler",
+    "def g():\n  yield 1\n  yield 2\ndef f():\n  x = g()\n  own = [x]\n  own.append(own)\n  return next(x)",
+    "0",
+    compiled=True,
 )
 effect("class_made", "class B: pass\ndef f():\n  class C(B): pass\n  return 1", "len(B.__subclasses__()) > 0")
 effect(

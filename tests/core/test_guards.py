@@ -71,7 +71,7 @@ def test_a_miss_says_what_was_changed():
     ours.call()
     ours.run("G = 2")
     ours.call()
-    assert ours.compiled.misses() == {"'G' was changed": 1}
+    assert ours.compiled.misses() == {"`G` is 2, was 1": 1}
 
 
 def test_the_variant_that_fits_is_found_again():

@@ -73,14 +73,42 @@ def test_arguments_are_let_go():
     assert compiled.variants()
 
 
-def test_an_object_that_was_passed_lives_as_long_as_the_variant():
-    compiled = worlds.watched(lambda box: box.x)
-    box = Box(x=1)
-    alive = weakref.ref(box)
-    assert compiled(box) == 1
-    del box
-    assert alive() is not None
-    compiled.reset()
+def test_guards_keep_nothing_alive_that_was_passed_or_read():
+    kept = Box(part=Box(x=1), items=[Box(x=2)], table={"k": Box(x=3)})
+    passed = Box(x=4)
+
+    def run(box):
+        return box.x + kept.part.x + kept.items[0].x + kept.table["k"].x
+
+    compiled = worlds.watched(run)
+    assert compiled(passed) == compiled(passed) == 10
+    assert compiled.variants()[0]["hits"] == 1
+    objects = [weakref.ref(o) for o in (kept, passed, kept.part, kept.items[0], kept.table["k"])]
+    del kept, passed
+    assert [alive() for alive in objects] == [None] * 5
+    assert compiled.variants()
+
+
+def test_a_compiled_function_that_lost_what_it_read_captures_again():
+    world = {"box": Box(x=1)}
+
+    def run():
+        return world["box"].x
+
+    compiled = worlds.watched(run)
+    for i in range(6):
+        world["box"] = Box(x=i)
+        assert compiled() == i
+        assert compiled() == i
+
+
+def test_results_do_not_keep_older_objects_alive():
+    world = {"box": Box(x=1)}
+    compiled = worlds.watched(lambda: (world["box"], 1))
+    assert compiled()[0] is compiled()[0] is world["box"]
+    alive = weakref.ref(world["box"])
+    assert compiled.variants()[0]["hits"] == 1
+    world.clear()
     assert alive() is None
 
 
@@ -176,6 +204,55 @@ def test_locals_die_while_the_call_runs():
 
 
 # -- leaks, by count --------------------------------------------------------------------------------------------------
+
+
+class Noisy:
+    """Garbage that only the collector can free, and what it does then."""
+
+    def __init__(self, log):
+        self.me, self.log = self, log
+
+    def __del__(self):
+        self.log.append(_core.is_compiling())
+
+
+def test_the_collector_waits_for_the_end_of_the_watch():
+    def work():
+        return len([[] for _ in range(5000)])
+
+    log = []
+    threshold = gc.get_threshold()
+    gc.set_threshold(10)
+    try:
+        gc.collect()
+        compiled = worlds.watched(work)
+        gc.disable()
+        Noisy(log)
+        gc.enable()
+        compiled()
+        assert gc.isenabled()
+        [[] for _ in range(50)]
+    finally:
+        gc.set_threshold(*threshold)
+    assert compiled.variants(), compiled.failures()
+    assert log == [False]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_call_sees_and_leaves_the_collector_as_it_was(on):
+    def work():
+        return gc.isenabled()
+
+    if not on:
+        gc.disable()
+    try:
+        compiled = worlds.watched(work)
+        assert [compiled() for _ in range(3)] == [on] * 3
+        assert gc.isenabled() == on
+        worlds.watched(lambda: 1)()
+        assert gc.isenabled() == on
+    finally:
+        gc.enable()
 
 
 def test_ten_thousand_captures_leave_nothing():
@@ -451,6 +528,11 @@ def loop_with_conditions():
         n += 1
 
 
+def loop_with_comparisons(steps=0):
+    while steps >= 0:
+        steps += 1
+
+
 def loop_with_calls():
     def step(n):
         return n + 1
@@ -469,12 +551,33 @@ def loop_with_a_generator():
         pass
 
 
-@pytest.mark.parametrize("loop", [loop_with_jumps, loop_with_conditions, loop_with_calls, loop_with_a_generator])
+@pytest.mark.parametrize(
+    "loop",
+    [loop_with_jumps, loop_with_conditions, loop_with_comparisons, loop_with_calls, loop_with_a_generator],
+)
 def test_a_loop_that_is_watched_can_be_interrupted(loop, alarm):
     compiled = worlds.watched(loop)
     interrupt_soon()
     with pytest.raises(KeyboardInterrupt):
         compiled()
+
+
+def test_a_handler_that_raises_ends_an_endless_loop(alarm):
+    class Late(Exception):
+        pass
+
+    def ring(*_):
+        raise Late("in the handler")
+
+    def work():
+        try:
+            loop_with_comparisons()
+        except Late as late:
+            return str(late)
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    assert worlds.watched(work)() == "in the handler"
 
 
 def test_a_signal_raised_by_the_call_arrives_before_the_next_instruction(alarm):

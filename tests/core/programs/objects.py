@@ -572,7 +572,7 @@ def named_tuples(older):
     return p, t, p.left + older.right, p[1], left, right, t.both(), p == (1, 9), older, Pair(*older)
 
 
-@program(eager="maps")
+@program(eager="lets C code call")
 def named_tuple_replaced():
     return Pair(1)._replace(left=5)
 

@@ -1,0 +1,39 @@
+// Comparison of atoms; never runs Python code.
+#include "guard/atoms.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "runtime/tensor_plug.h"
+
+namespace magneto::guard {
+
+using runtime::tensor_plug;
+
+bool is_atom(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  // Two NaNs of the same bits differ, unless they are the same object.
+  if (type == &PyFloat_Type) return !std::isnan(PyFloat_AS_DOUBLE(object));
+  return object == Py_None || type == &PyLong_Type || type == &PyBool_Type || type == &PyUnicode_Type ||
+         type == &PyComplex_Type || type == &PyBytes_Type || object == Py_Ellipsis || object == Py_NotImplemented ||
+         tensor_plug().is_immutable(type);
+}
+
+bool same_atom(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  PyTypeObject* type = Py_TYPE(a);
+  if (type != Py_TYPE(b) || !is_atom(a)) return false;
+  if (type == &PyFloat_Type) {
+    double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
+    return std::memcmp(&x, &y, sizeof x) == 0;
+  }
+  if (type == &PyComplex_Type) {
+    Py_complex x = ((PyComplexObject*)a)->cval, y = ((PyComplexObject*)b)->cval;
+    return std::memcmp(&x, &y, sizeof x) == 0;
+  }
+  int equal = PyObject_RichCompareBool(a, b, Py_EQ);
+  if (equal < 0) PyErr_Clear();
+  return equal > 0;
+}
+
+}  // namespace magneto::guard

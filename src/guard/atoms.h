@@ -1,0 +1,14 @@
+// Values that are compared by what they are, not by which object they are: numbers, strings, None, dtypes.
+#pragma once
+#include <Python.h>
+
+namespace magneto::guard {
+
+// True for values that can be compared and baked in.
+bool is_atom(PyObject* object);
+// Same type and same value, to the bit for floats.
+bool same_atom(PyObject* a, PyObject* b);
+// The very same object, or the same atom; null equals null only.
+inline bool same_value(PyObject* a, PyObject* b) { return a == b || (a && b && same_atom(a, b)); }
+
+}  // namespace magneto::guard

@@ -1,0 +1,36 @@
+// Names for people: how the user's program would write what a read found, and what changed there.
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "guard/reads.h"
+
+namespace magneto::guard {
+
+// What the user calls the objects that reads start from: the function, "self", the arguments.
+using RootNames = std::vector<std::pair<PyObject*, std::string>>;
+
+class Names {
+ public:
+  // `reads` hold and lead from the roots to what is asked for, so that their owners may be looked at.
+  Names(const std::vector<const Read*>& reads, const RootNames& roots) : reads_(reads), roots_(roots) {}
+
+  // "`self.layers[3].training` is False, was True"
+  std::string describe_failure(const Read& failed) const;
+
+ private:
+  std::string name_of(PyObject* object, int depth = 0) const;
+  std::string place(const Read& read, int depth) const;
+  std::string key_place(PyObject* dict, PyObject* key, int depth) const;
+  std::string cell_name(const Read& read, int depth) const;
+  const Read* source_of(PyObject* object) const;
+
+  const std::vector<const Read*>& reads_;
+  const RootNames& roots_;
+};
+
+// One line for each kind of read, with how many there are.
+void describe_reads(const std::vector<const Read*>& reads, std::vector<std::string>* lines);
+
+}  // namespace magneto::guard

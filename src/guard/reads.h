@@ -1,0 +1,135 @@
+// Reads: what a watched call relied on outside its arguments, in the order in which it found out.
+//
+// The order is what makes the guards sound without owning anything. A read says "this owner holds that value", and its
+// owner is a root of the call or the value of an earlier read. Checked in order, every address is known to be that of
+// a living object before it is looked at: whoever was checked before owns it. That an object died and another took
+// its address does no harm: all that the call relied on about it is checked by the reads that follow.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cpython/ref.h"
+#include "guard/pointer_set.h"
+#include "runtime/tensor_plug.h"
+
+namespace magneto::guard {
+
+enum class Access : uint8_t {
+  Field,           // a pointer to an object, at a fixed place inside the owner
+  Number,          // eight bytes that are no pointer to an object, at a fixed place inside the owner
+  Key,             // what a dict holds under a key
+  Items,           // all keys and values of a dict, in order
+  List,            // all that a list holds
+  Name,            // what a class finds under a name, through its bases
+  Specials,        // the special methods of a class, and its bases
+  Set,             // all members of a set, in its order
+  Order,           // the keys of an OrderedDict in its own order
+  Getter,          // an attribute that C code computes
+  Context,         // the value of a context variable
+  AbcRegistry,     // which classes are registered with abstract base classes
+  RecursionLimit,  // sys.getrecursionlimit()
+};
+
+// What a read found, if that is more than one value.
+struct Contents {
+  std::vector<PyObject*> items;    // borrowed: who holds them is checked first
+  std::vector<py::Ref> held;       // those among them that are atoms, and names
+  std::vector<const void*> slots;  // of a class
+  std::vector<PyObject*> owners;   // of a class: those among the items that may be read in turn
+  std::vector<PyObject**> places;  // where a list or set keeps them, for as long as it does
+  void* buffer = nullptr;          // the memory that they are in
+};
+
+struct Read {
+  Access access;
+  bool fixed = false;  // cannot change while the owner lives; checked again only when another may have its address
+  int32_t offset = 0;  // of a Field or Number, in bytes; of Specials, how many bases come first
+  PyObject* owner;     // borrowed, unless `root` holds it
+  PyObject* value;     // borrowed, unless `held` holds it; null: there was none
+  py::Ref key;         // of a Key, Name or Getter; of a Field, what people call it
+  py::Ref held;        // the value, if it is an atom or cannot lead to the user's objects
+  py::Ref root;        // the owner, if no earlier read leads to it
+  std::shared_ptr<Contents> contents;
+
+  // Whether it still holds. Takes note of an equal atom in place of the one it had.
+  bool verify();
+  // Two runs found the same here.
+  bool same_as(const Read& other) const;
+  int traverse(visitproc visit, void* arg) const;
+};
+
+// What a dict holds under `key` (an atom); runs no Python code, whatever the other keys are.
+PyObject* find_key(PyObject* dict, PyObject* key);
+
+// The tensors, other than arguments, that the graph of a call uses, and what it relies on about them.
+struct StateTensors {
+  std::vector<PyObject*> objects;  // borrowed: the reads lead to them, or `roots` holds them
+  std::vector<py::Ref> roots;
+  std::unique_ptr<runtime::TensorChecks> checks;
+};
+
+// Notes reads, each once, while a call is watched. Values are those of now. Belongs to the GIL.
+class Reads {
+ public:
+  Reads();
+
+  // Those that return bool tell whether this is news.
+  bool read_key(PyObject* dict, PyObject* key);  // `key` is an atom
+  void read_items(PyObject* dict);
+  void read_cache(PyObject* dict);  // whose values are looked into by C code; these are kept alive
+  void read_list(PyObject* list);
+  void read_set(PyObject* set);
+  void read_cell(PyObject* cell);
+  void read_instance(PyObject* object);  // its type and which dict is its __dict__
+  void read_class(PyObject* object);     // of a module or class: its type, and the dict of a module
+  void read_type(PyTypeObject* type, PyObject* name);
+  void read_specials(PyTypeObject* type);  // every special method, found or not
+  bool read_function(PyFunctionObject* function);
+  void read_slot(PyObject* object, PyObject* descriptor, PyObject* value);  // a C-level attribute
+  void read_context(PyObject* variable, PyObject* value);                   // value null: unset
+  void read_abc_registry();
+  void read_recursion_limit();
+  void add_state_tensor(PyObject* tensor);
+  bool has_state_tensor(PyObject* tensor) const { return state_tensor_set_.contains(tensor); }
+  // Whether a read leads to this very object.
+  bool pins(PyObject* object) const;
+  size_t size() const { return reads_.size(); }
+
+  // Ends the noting. What only the notes kept alive is forgotten: the call made it, and nobody can reach it again.
+  // `roots` are kept alive by others for as long as the guards are used.
+  std::vector<Read> finish(const std::vector<PyObject*>& roots);
+  StateTensors take_tensors() { return std::move(tensors_); }
+
+ private:
+  static constexpr size_t kExpectedReads = 1024;
+  enum class Holding : uint8_t { Nothing, Value, Members, Tuple, CFunction };
+
+  void add(Access access, PyObject* owner, PyObject* value, PyObject* key = nullptr);
+  void add_contents(Access access, PyObject* owner, std::shared_ptr<Contents> contents, int32_t offset = 0);
+  void add_field(PyObject* owner, ptrdiff_t offset, const char* name, bool fixed = false);
+  void add_number(PyObject* owner, ptrdiff_t offset, bool fixed = false);
+  void add_type(PyObject* owner);
+  void add_members(PyObject* object);
+  bool read_function_slot(PyObject* function, PyObject* descriptor);
+  bool must_hold(PyObject* value);
+  void hold_if_needed();  // the value of the newest read
+  Holding holding_of(PyObject* value);
+  void keep(PyObject* owner) {
+    if (owners_.insert(owner)) kept_.push_back(py::Ref::borrow(owner));
+  }
+  void forget_unreachable();
+  void find_roots(const std::vector<PyObject*>& roots);
+
+  std::vector<Read> reads_;
+  StateTensors tensors_;
+  std::vector<py::Ref> kept_;  // owners: their addresses stand for them meanwhile
+  std::vector<py::Ref> kept_tensors_;
+  PointerSet owners_, typed_, instances_, classes_, state_tensor_set_;
+  PointerSet whole_;                // read with all they contain
+  PointerPairSet pairs_;            // owner and key
+  PointerMap<Holding> holdings_;    // by type
+  bool abc_registry_read_ = false, recursion_limit_read_ = false;
+};
+
+}  // namespace magneto::guard

@@ -1,0 +1,63 @@
+// The guards of all compiled forms of a function, as one trie of reads.
+//
+// A program does the same reads until one of them finds something else: so the forms of a function share their reads
+// up to there, and a look-up checks what they have in common once. Reads are kept in runs. The fast check of a run
+// goes through its *words*: eight bytes each, at an address, with the value they had. Most reads are a word by
+// themselves; those of one dict or one class share the word that holds its version. A word that changed leads back to
+// its reads, which are checked one by one; if they hold, the word takes its new value.
+// All of it belongs to the GIL. A check never runs Python code and never raises.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "guard/names.h"
+#include "guard/reads.h"
+
+namespace magneto::guard {
+
+class Run;
+
+// What the guards lead to; compiled forms derive from it.
+class Entry {
+ public:
+  virtual ~Entry() = default;
+
+  StateTensors tensors;
+  std::unique_ptr<runtime::GlobalState> global_state;
+
+ private:
+  friend class Trie;
+  friend class Run;
+  bool holds() const;
+  std::string explain() const;
+
+  Run* run_ = nullptr;
+};
+
+class Trie {
+ public:
+  Trie();
+  ~Trie();
+  Trie(Trie&&) noexcept;
+  Trie& operator=(Trie&&) noexcept;
+
+  // False, with the reason, if the guards do not hold any more; the entry is then not taken.
+  bool insert(std::shared_ptr<Entry> entry, std::vector<Read> reads, const RootNames& roots, std::string* why);
+  void remove(const Entry& entry);
+  bool empty() const;
+
+  // An entry whose guards hold and that was not tried before, or null. The newest hit is looked at first.
+  std::shared_ptr<Entry> find(const std::vector<const Entry*>& tried = {});
+
+  // In words, the first thing that keeps this entry from being used; empty if nothing does.
+  std::string explain(const Entry& entry, const RootNames& roots);
+  size_t size(const Entry& entry) const;  // how many things are guarded
+  void describe(const Entry& entry, std::vector<std::string>* lines) const;
+  int traverse(visitproc visit, void* arg) const;
+
+ private:
+  std::unique_ptr<Run> root_;
+};
+
+}  // namespace magneto::guard
