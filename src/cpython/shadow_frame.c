@@ -1,7 +1,7 @@
 // Frames with other code: reads a frame that has not started, and evaluates it with another code object.
 //
 // The frame is rewritten in place, so that it keeps its caller, its frame object and whoever clears it. Only when the
-// new code needs more room than there is on top of the frame stack does CPython push a second frame for it.
+// new code needs more room than there is on top of the data stack does a second frame run it.
 #include "cpython/cpython.h"
 
 #if PY_VERSION_HEX >= 0x030b0000 && PY_VERSION_HEX < 0x030e0000
@@ -131,7 +131,6 @@ typedef struct {
   PyObject** values;           // owned; of the new variables
   PyObject** rest;             // owned; what the new code has no use for
   int rest_count;
-  bool used;
   PyObject* small[64];
 } new_frame;
 
@@ -186,7 +185,7 @@ static void take_values(const mg_code_map* map, const mg_fresh_frame* fresh, new
   }
 }
 
-static bool prepare(const mg_code_map* map, const mg_fresh_frame* fresh, bool makes_function, new_frame* next) {
+static bool prepare(const mg_code_map* map, const mg_fresh_frame* fresh, new_frame* next) {
   int new_count = map->code->co_nlocalsplus, old_count = fresh->code->co_nlocalsplus;
   for (int i = 0; i < map->argument_count; ++i) {
     int source = map->sources[i];
@@ -199,7 +198,6 @@ static bool prepare(const mg_code_map* map, const mg_fresh_frame* fresh, bool ma
   size_t wanted = (size_t)(new_count + old_count);
   next->code = map->code;
   next->function = NULL;
-  next->used = false;
   next->rest_count = 0;
   next->values = next->small;
   if (wanted > Py_ARRAY_LENGTH(next->small) && !(next->values = PyMem_Malloc(wanted * sizeof(PyObject*)))) {
@@ -207,7 +205,7 @@ static bool prepare(const mg_code_map* map, const mg_fresh_frame* fresh, bool ma
     return false;
   }
   next->rest = next->values + new_count;
-  if (makes_function && !(next->function = function_for(map, fresh))) {
+  if (map->makes_function && !(next->function = function_for(map, fresh))) {
     release(next);
     return false;
   }
@@ -236,7 +234,6 @@ static bool has_room(PyThreadState* thread, mg_frame* frame, PyCodeObject* code)
 }
 
 static void fill(mg_frame* frame, new_frame* next) {
-  next->used = true;
   PyObject* old_code = (PyObject*)FRAME_CODE(frame);
   FRAME_CODE(frame) = (void*)Py_NewRef(next->code);
   EXECUTING(frame) = _PyCode_CODE(next->code) + BEFORE_FIRST;
@@ -251,95 +248,51 @@ static void fill(mg_frame* frame, new_frame* next) {
   Py_DECREF(old_code);
 }
 
-// ---- when there is no room: CPython pushes a frame for a call, and the evaluator that it reaches fills that one
-
-// Owned by the GIL. Set from the call until the evaluator is reached; no other code can run in between.
-static struct {
-  mg_eval_function installed, evaluator;
-  mg_frame* old;
-  new_frame* next;
-} pushing;
-
-static PyObject* eval_pushed(PyThreadState* thread, mg_frame* frame, int throwing) {
-  mg_set_eval_function(pushing.installed);
-  PyFunctionObject *function = (PyFunctionObject*)FRAME_FUNCTION(frame),
-                   *old = (PyFunctionObject*)FRAME_FUNCTION(pushing.old);
-  Py_XSETREF(function->func_defaults, Py_XNewRef(old->func_defaults));
-  Py_XSETREF(function->func_kwdefaults, Py_XNewRef(old->func_kwdefaults));
-  for (int i = 0; i < pushing.next->code->co_nlocalsplus; ++i) Py_CLEAR(frame->localsplus[i]);
-  frame->f_locals = pushing.old->f_locals;
-  pushing.old->f_locals = NULL;
-  frame->frame_obj = pushing.old->frame_obj;
-  pushing.old->frame_obj = NULL;
-  if (frame->frame_obj) frame->frame_obj->f_frame = frame;
-  mg_eval_function evaluator = pushing.evaluator;
-  fill(frame, pushing.next);
-  return evaluator(thread, frame, throwing);
-}
-
-// Lets the function be called without arguments; what they become is overwritten.
-static bool give_placeholders(PyFunctionObject* function) {
-  PyCodeObject* code = (PyCodeObject*)function->func_code;
-  PyObject *defaults = PyTuple_New(code->co_argcount), *keywords = PyDict_New();
-  for (int i = 0; defaults && i < code->co_argcount; ++i) PyTuple_SET_ITEM(defaults, i, Py_NewRef(Py_None));
-  bool good = defaults && keywords;
-  for (int i = 0; good && i < code->co_kwonlyargcount; ++i) {
-    PyObject* name = PyTuple_GET_ITEM(code->co_localsplusnames, code->co_argcount + i);
-    good = PyDict_SetItem(keywords, name, Py_None) == 0;
-  }
-  Py_XSETREF(function->func_defaults, defaults);
-  Py_XSETREF(function->func_kwdefaults, keywords);
-  return good;
-}
-
-static PyObject* eval_in_second_frame(PyThreadState* thread, mg_frame* frame, const mg_code_map* map,
-                                      const mg_fresh_frame* fresh, mg_eval_function evaluator) {
-  new_frame next;
-  PyObject *function = NULL, *result = NULL;
-  if (!prepare(map, fresh, true, &next)) goto done;
-  function = (PyObject*)next.function;
-  next.function = NULL;
-  if (give_placeholders((PyFunctionObject*)function)) {
-    mg_eval_function installed = mg_get_eval_function();
-    pushing.installed = installed;
-    pushing.evaluator = evaluator;
-    pushing.old = frame;
-    pushing.next = &next;
-    mg_set_eval_function(eval_pushed);
-    result = PyObject_CallNoArgs(function);
-    if (!next.used) mg_set_eval_function(installed);  // no frame could be pushed
-  }
-  if (!next.used) {
-    for (int i = 0; i < next.code->co_nlocalsplus; ++i) Py_XDECREF(next.values[i]);
-    release(&next);
-  }
-done:
-  Py_XDECREF(function);
-  mg_frame_finish(thread, frame);
-  return result;
-}
-
 static Py_NO_INLINE bool rewrite(PyThreadState* thread, mg_frame* frame, const mg_code_map* map,
                                  const mg_fresh_frame* fresh) {
   new_frame next;
-  if (!prepare(map, fresh, map->makes_function, &next)) return false;
+  if (!prepare(map, fresh, &next)) return false;
   if (is_on_top(thread, frame)) thread->datastack_top = frame_end(frame, map->code);
   fill(frame, &next);
   return true;
 }
 
+// Another frame with the contents of this one; NULL: error set.
+static Py_NO_INLINE mg_frame* move(PyThreadState* thread, mg_frame* frame, const mg_code_map* map,
+                                   const mg_fresh_frame* fresh) {
+  new_frame next;
+  if (!prepare(map, fresh, &next)) return NULL;
+  mg_frame* second = mg_frame_push(thread, next.function ? next.function : fresh->function, map->code, frame->f_locals);
+  Py_CLEAR(next.function);
+  if (!second) {
+    for (int i = 0; i < map->code->co_nlocalsplus; ++i) Py_XDECREF(next.values[i]);
+    release(&next);
+    return NULL;
+  }
+  second->frame_obj = frame->frame_obj;
+  frame->frame_obj = NULL;
+  if (second->frame_obj) second->frame_obj->f_frame = second;
+  fill(second, &next);
+  return second;
+}
+
 PyObject* mg_eval_with_code(PyThreadState* thread, mg_frame* frame, const mg_code_map* map,
                             mg_eval_function evaluator) {
   mg_fresh_frame fresh;
+  PyObject* result = NULL;
   if (!mg_fresh_frame_read(frame, &fresh)) {
     PyErr_SetString(PyExc_SystemError, "a frame that has started cannot be given other code");
-    mg_frame_finish(thread, frame);
-    return NULL;
+  } else if (has_room(thread, frame, map->code)) {
+    if (rewrite(thread, frame, map, &fresh)) return evaluator(thread, frame, 0);
+  } else {
+    mg_frame* second = move(thread, frame, map, &fresh);
+    if (second) result = evaluator(thread, second, 0);
+#if !EVALUATOR_CLEARS
+    if (second) mg_frame_clear(thread, second);
+#endif
   }
-  if (!has_room(thread, frame, map->code)) return eval_in_second_frame(thread, frame, map, &fresh, evaluator);
-  if (rewrite(thread, frame, map, &fresh)) return evaluator(thread, frame, 0);
   mg_frame_finish(thread, frame);
-  return NULL;
+  return result;
 }
 
 #else  // nothing below the first function is reached
