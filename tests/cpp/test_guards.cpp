@@ -304,13 +304,16 @@ TEST(a_new_object_at_the_address_of_a_dead_one_is_looked_into) {
   Trie trie;
   auto entry = put(trie, reads, {{world["box"], "box"}});
   CHECK(trie.find() == entry);
-  world.run("del d");
-  for (int i = 0; i < 1000; ++i) {
-    world.run("box[0] = None; box[0] = C(); box[0].x = 2");
-    CHECK(trie.find() == nullptr);
-    if (world.value("box[0]").get() == address) return;
+  world.set("address", py::Ref::steal(PyLong_FromVoidPtr(address)).get());
+  world.run("del d; box[0] = None; pool = [C() for _ in range(1000)]; here = [c for c in pool if id(c) == address]");
+  if (world.holds("here == []")) {  // CPython 3.13 gives later objects of a class more room
+    CHECK(mg_why_unsupported());
+    return;
   }
-  check::fail(__FILE__, __LINE__, "the allocator never used the address again");
+  world.run("box[0] = here[0]; box[0].x = 2");
+  CHECK(trie.find() == nullptr);
+  world.run("box[0].x = 1");
+  CHECK(mg_why_unsupported() || trie.find() == nullptr);  // its __dict__ is another one
 }
 
 TEST(guards_are_described_in_words) {
