@@ -16,7 +16,7 @@ bool is_atom(PyObject* object) {
   if (type == &PyFloat_Type) return !std::isnan(PyFloat_AS_DOUBLE(object));
   return object == Py_None || type == &PyLong_Type || type == &PyBool_Type || type == &PyUnicode_Type ||
          type == &PyComplex_Type || type == &PyBytes_Type || object == Py_Ellipsis || object == Py_NotImplemented ||
-         tensor_plug().is_immutable(type);
+         (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) && tensor_plug().is_immutable(type));
 }
 
 bool same_atom(PyObject* a, PyObject* b) {

@@ -1,5 +1,7 @@
 // Sets and maps of addresses with open addressing: the tracer asks them once per instruction or so.
 #pragma once
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -15,6 +17,11 @@ class OpenTable {
     if (slots_.empty()) return nullptr;
     const Entry& entry = slots_[slot_of(key)];
     return entry.is_free() ? nullptr : &entry;
+  }
+
+  // Makes room for so many entries.
+  void reserve(size_t count) {
+    if (count * 2 > slots_.size()) resize(std::max(kFirstSize, std::bit_ceil(count * 2)));
   }
 
   // The entry for `key`, and whether it is new.
@@ -46,8 +53,10 @@ class OpenTable {
     return slot;
   }
 
-  void grow() {
-    std::vector<Entry> old(slots_.empty() ? kFirstSize : slots_.size() * 2);
+  void grow() { resize(slots_.empty() ? kFirstSize : slots_.size() * 2); }
+
+  void resize(size_t size) {
+    std::vector<Entry> old(size);
     old.swap(slots_);
     for (const Entry& entry : old)
       if (!entry.is_free()) slots_[slot_of(entry.key())] = entry;
@@ -69,6 +78,7 @@ class PointerSet {
  public:
   bool contains(const void* pointer) const { return table_.find(pointer) != nullptr; }
   bool insert(const void* pointer) { return table_.insert(pointer).second; }  // false if it was there already
+  void reserve(size_t count) { table_.reserve(count); }
   void clear() { table_.clear(); }
 
  private:
@@ -79,6 +89,7 @@ class PointerPairSet {
  public:
   bool contains(const void* first, const void* second) const { return table_.find({first, second}) != nullptr; }
   bool insert(const void* first, const void* second) { return table_.insert({first, second}).second; }
+  void reserve(size_t count) { table_.reserve(count); }
   void clear() { table_.clear(); }
 
  private:

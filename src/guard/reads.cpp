@@ -302,18 +302,34 @@ int Read::traverse(visitproc visit, void* arg) const {
 
 Reads::Reads() {
   reads_.reserve(kExpectedReads);
+  pairs_.reserve(kExpectedReads);
+  owners_.reserve(kExpectedReads);
   tensors_.checks = runtime::tensor_plug().tensor_checks();
 }
 
+namespace {
+
+uint64_t version_of(Access access, PyObject* owner) {
+  switch (access) {
+    case Access::Key:
+    case Access::Items: return mg_dict_version_word(owner) ? *mg_dict_version_word(owner) : 0;
+    case Access::Name:
+    case Access::Specials: return mg_type_version((PyTypeObject*)owner) ? *mg_type_version_word((PyTypeObject*)owner) : 0;
+    default: return 0;
+  }
+}
+
+}  // namespace
+
 void Reads::add(Access access, PyObject* owner, PyObject* value, PyObject* key) {
   if (owner) keep(owner);
-  reads_.push_back({access, false, 0, owner, value, py::Ref::borrow(key), {}, {}, nullptr});
+  reads_.push_back({access, false, 0, version_of(access, owner), owner, value, py::Ref::borrow(key), {}, {}, nullptr});
   hold_if_needed();
 }
 
 void Reads::add_contents(Access access, PyObject* owner, std::shared_ptr<Contents> contents, int32_t offset) {
   keep(owner);
-  reads_.push_back({access, false, offset, owner, nullptr, {}, {}, {}, contents});
+  reads_.push_back({access, false, offset, version_of(access, owner), owner, nullptr, {}, {}, {}, contents});
   if (access == Access::Specials) return;
   for (PyObject* item : contents->items)
     if (must_hold(item)) contents->held.push_back(py::Ref::borrow(item));
@@ -327,6 +343,7 @@ void Reads::add_type(PyObject* owner) {
   reads_.push_back({Access::Field,
                     fixed,
                     offsetof(PyObject, ob_type),
+                    0,
                     owner,
                     (PyObject*)Py_TYPE(owner),
                     py::Ref::borrow(name),
@@ -340,6 +357,7 @@ void Reads::add_field(PyObject* owner, ptrdiff_t offset, const char* name, bool 
   reads_.push_back({Access::Field,
                     fixed,
                     static_cast<int32_t>(offset),
+                    0,
                     owner,
                     field(owner, offset),
                     py::Ref::steal(name ? interned(name) : nullptr),
@@ -352,7 +370,7 @@ void Reads::add_field(PyObject* owner, ptrdiff_t offset, const char* name, bool 
 void Reads::add_number(PyObject* owner, ptrdiff_t offset, bool fixed) {
   add_type(owner);
   reads_.push_back(
-      {Access::Number, fixed, static_cast<int32_t>(offset), owner, field(owner, offset), {}, {}, {}, nullptr});
+      {Access::Number, fixed, static_cast<int32_t>(offset), 0, owner, field(owner, offset), {}, {}, {}, nullptr});
 }
 
 // The objects that a property, partial, bound method or the like is made of.
@@ -590,6 +608,7 @@ void Reads::forget_unreachable() {
 
 void Reads::find_roots(const std::vector<PyObject*>& roots) {
   PointerSet known;
+  known.reserve(reads_.size() * 2);
   for (PyObject* root : roots) known.insert(root);
   auto lives_forever = [](PyObject* object) {
     return PyType_Check(object) && !(((PyTypeObject*)object)->tp_flags & Py_TPFLAGS_HEAPTYPE);

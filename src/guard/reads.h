@@ -45,6 +45,7 @@ struct Read {
   Access access;
   bool fixed = false;  // cannot change while the owner lives; checked again only when another may have its address
   int32_t offset = 0;  // of a Field or Number, in bytes; of Specials, how many bases come first
+  uint64_t version;    // that the owner, a dict or class, had when it was read; else 0
   PyObject* owner;     // borrowed, unless `root` holds it
   PyObject* value;     // borrowed, unless `held` holds it; null: there was none
   py::Ref key;         // of a Key, Name or Getter; of a Field, what people call it

@@ -17,8 +17,9 @@ void Run::compile() {
   auto versioned = [&](size_t index, const void* address) {
     if (!address) return add_word(&kUnversioned, kUnknown, index);
     auto [last, is_new] = newest.insert(reads[index].owner);
+    // What was read later from an owner of the same version holds as well.
     if (is_new)
-      add_word(address, kUnknown, index);
+      add_word(address, reads[index].version ? reads[index].version : kUnknown, index);
     else
       next_[*last] = static_cast<uint32_t>(index);
     *last = static_cast<uint32_t>(index);
