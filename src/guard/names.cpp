@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <string_view>
 
 #include "cpython/text.h"
 #include "guard/atoms.h"
@@ -15,8 +16,7 @@ namespace {
 constexpr int kMaxDepth = 32;
 
 bool is_named(const Read* read, const char* name) {
-  return read && read->access == Access::Field && read->key &&
-         PyUnicode_CompareWithASCIIString(read->key.get(), name) == 0;
+  return read && read->label && std::string_view(read->label) == name;
 }
 
 bool is_number(const std::string& text) {
@@ -98,7 +98,7 @@ std::string Names::place(const Read& read, int depth) const {
     case Access::Field:
       if (is_named(&read, "cell_contents")) return cell_name(read, depth);
       if (PyTuple_Check(read.owner)) return name_of(read.owner, depth) + "[" + std::to_string(tuple_index(read)) + "]";
-      return name_of(read.owner, depth) + "." + py::text(read.key.get());
+      return name_of(read.owner, depth) + "." + read.label;
     case Access::Getter: return name_of(read.owner, depth) + "." + py::text(((PyDescrObject*)read.key.get())->d_name);
     case Access::Context: return "a context variable";
     default: return name_of(read.owner, depth);

@@ -323,13 +323,13 @@ uint64_t version_of(Access access, PyObject* owner) {
 
 void Reads::add(Access access, PyObject* owner, PyObject* value, PyObject* key) {
   if (owner) keep(owner);
-  reads_.push_back({access, false, 0, version_of(access, owner), owner, value, py::Ref::borrow(key), {}, {}, nullptr});
+  reads_.push_back({access, false, 0, version_of(access, owner), owner, value, nullptr, py::Ref::borrow(key), {}, {}, nullptr});
   hold_if_needed();
 }
 
 void Reads::add_contents(Access access, PyObject* owner, std::shared_ptr<Contents> contents, int32_t offset) {
   keep(owner);
-  reads_.push_back({access, false, offset, version_of(access, owner), owner, nullptr, {}, {}, {}, contents});
+  reads_.push_back({access, false, offset, version_of(access, owner), owner, nullptr, nullptr, {}, {}, {}, contents});
   if (access == Access::Specials) return;
   for (PyObject* item : contents->items)
     if (must_hold(item)) contents->held.push_back(py::Ref::borrow(item));
@@ -337,7 +337,6 @@ void Reads::add_contents(Access access, PyObject* owner, std::shared_ptr<Content
 
 void Reads::add_type(PyObject* owner) {
   if (!typed_.insert(owner)) return;
-  static PyObject* name = interned("__class__");
   keep(owner);
   bool fixed = !(Py_TYPE(owner)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyModule_Check(owner);
   reads_.push_back({Access::Field,
@@ -346,13 +345,14 @@ void Reads::add_type(PyObject* owner) {
                     0,
                     owner,
                     (PyObject*)Py_TYPE(owner),
-                    py::Ref::borrow(name),
+                    "__class__",
+                    {},
                     {},
                     {},
                     nullptr});
 }
 
-void Reads::add_field(PyObject* owner, ptrdiff_t offset, const char* name, bool fixed) {
+void Reads::add_field(PyObject* owner, ptrdiff_t offset, const char* label, bool fixed) {
   add_type(owner);
   reads_.push_back({Access::Field,
                     fixed,
@@ -360,7 +360,8 @@ void Reads::add_field(PyObject* owner, ptrdiff_t offset, const char* name, bool 
                     0,
                     owner,
                     field(owner, offset),
-                    py::Ref::steal(name ? interned(name) : nullptr),
+                    label,
+                    {},
                     {},
                     {},
                     nullptr});
@@ -370,7 +371,7 @@ void Reads::add_field(PyObject* owner, ptrdiff_t offset, const char* name, bool 
 void Reads::add_number(PyObject* owner, ptrdiff_t offset, bool fixed) {
   add_type(owner);
   reads_.push_back(
-      {Access::Number, fixed, static_cast<int32_t>(offset), 0, owner, field(owner, offset), {}, {}, {}, nullptr});
+      {Access::Number, fixed, static_cast<int32_t>(offset), 0, owner, field(owner, offset), nullptr, {}, {}, {}, nullptr});
 }
 
 // The objects that a property, partial, bound method or the like is made of.

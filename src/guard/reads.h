@@ -48,7 +48,8 @@ struct Read {
   uint64_t version;    // that the owner, a dict or class, had when it was read; else 0
   PyObject* owner;     // borrowed, unless `root` holds it
   PyObject* value;     // borrowed, unless `held` holds it; null: there was none
-  py::Ref key;         // of a Key, Name or Getter; of a Field, what people call it
+  const char* label;   // of a Field: what people call it, or null
+  py::Ref key;         // of a Key, Name or Getter
   py::Ref held;        // the value, if it is an atom or cannot lead to the user's objects
   py::Ref root;        // the owner, if no earlier read leads to it
   std::shared_ptr<Contents> contents;
@@ -108,7 +109,7 @@ class Reads {
 
   void add(Access access, PyObject* owner, PyObject* value, PyObject* key = nullptr);
   void add_contents(Access access, PyObject* owner, std::shared_ptr<Contents> contents, int32_t offset = 0);
-  void add_field(PyObject* owner, ptrdiff_t offset, const char* name, bool fixed = false);
+  void add_field(PyObject* owner, ptrdiff_t offset, const char* label, bool fixed = false);
   void add_number(PyObject* owner, ptrdiff_t offset, bool fixed = false);
   void add_type(PyObject* owner);
   void add_members(PyObject* object);

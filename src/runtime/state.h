@@ -15,6 +15,7 @@ struct Contents;
 }
 namespace magneto::trace {
 class Watch;
+enum class Kind : uint8_t;
 }
 
 namespace magneto::frame {
@@ -51,6 +52,8 @@ struct ProcessState {
     std::shared_ptr<guard::Contents> contents;
   };
   std::unordered_map<PyTypeObject*, Specials> specials;
+  // Likewise, what kind of class it is for the tracer.
+  std::unordered_map<PyTypeObject*, std::pair<unsigned, trace::Kind>> kinds;
 
   // The frame hook: how many watches and threads use it, and somebody else's evaluator that was there before.
   int hook_users = 0;

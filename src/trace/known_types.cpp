@@ -233,7 +233,9 @@ bool is_python_class(PyTypeObject* type) {
   return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && type->tp_dealloc == tables().python_class_dealloc;
 }
 
-Kind known_kind(PyTypeObject* type) {
+namespace {
+
+Kind find_kind(PyTypeObject* type) {
   const auto& plug = runtime::tensor_plug();
   if (plug.tensor_type && PyType_IsSubtype(type, plug.tensor_type)) return Kind::Tensor;
   if (plug.is_immutable(type)) return Kind::Atom;
@@ -260,6 +262,20 @@ Kind known_kind(PyTypeObject* type) {
     }
   }
   return Kind::Instance;
+}
+
+}  // namespace
+
+Kind known_kind(PyTypeObject* type) {
+  constexpr size_t kMaxClasses = 4096;
+  auto& cache = runtime::process_state().kinds;
+  unsigned version = mg_type_version(type);
+  auto found = cache.find(type);
+  if (version && found != cache.end() && found->second.first == version) return found->second.second;
+  Kind kind = find_kind(type);
+  if (cache.size() >= kMaxClasses) cache.clear();
+  cache[type] = {mg_type_version(type), kind};
+  return kind;
 }
 
 bool is_plain_constructor(PyTypeObject* type) {
@@ -319,8 +335,11 @@ bool has_plain_new(PyTypeObject* type) {
 }
 
 bool method_is_python(PyTypeObject* type, const char* name) {
-  py::Ref text = py::Ref::steal(PyUnicode_InternFromString(name));
-  PyObject* found = text ? _PyType_Lookup(type, text.get()) : nullptr;
+  // By the address of the literal, of which there are a few.
+  static guard::PointerMap<PyObject*>& names = *new guard::PointerMap<PyObject*>;
+  auto [text, is_new] = names.insert(name);
+  if (is_new) *text = PyUnicode_InternFromString(name);
+  PyObject* found = *text ? _PyType_Lookup(type, *text) : nullptr;
   return found && PyFunction_Check(found);
 }
 
