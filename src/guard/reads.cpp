@@ -257,7 +257,7 @@ PyObject* find_key(PyObject* dict, PyObject* key) {
 bool Read::verify() {
   auto accept = [&](PyObject* now) {
     if (now == value) return true;
-    if (!now || !value || !same_atom(now, value)) return false;
+    if (!now || !held || !same_atom(now, value)) return false;  // a value that is not held may be gone
     held = py::Ref::borrow(now);
     value = now;
     return true;
@@ -288,7 +288,7 @@ bool Read::same_as(const Read& other) const {
   if (access != other.access || owner != other.owner || offset != other.offset) return false;
   if (!same_value(key.get(), other.key.get()) || !contents != !other.contents) return false;
   if (contents) return contents->items == other.contents->items && contents->slots == other.contents->slots;
-  return access == Access::Number ? value == other.value : same_value(value, other.value);
+  return value == other.value || (held && other.held && same_atom(value, other.value));
 }
 
 int Read::traverse(visitproc visit, void* arg) const {
