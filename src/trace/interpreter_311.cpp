@@ -259,6 +259,8 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
       PyObject *object = sp_[-2], *key = sp_[-1];
       if (watch_.is_dict(object))
         watch_.read_dict_key(object, key);
+      else if (PyList_CheckExact(object) || PyTuple_CheckExact(object))
+        watch_.read_contents(object);  // looks into none of the items
       else
         watch_.read_operand(object);
       watch_.read_operand(key);
