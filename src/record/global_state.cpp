@@ -2,6 +2,7 @@
 #include "record/global_state.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/SavedTensorHooks.h>
 #include <c10/core/AutogradState.h>
@@ -174,9 +175,42 @@ std::string Snapshot::explain() const {
   return "";
 }
 
+// Modes are told apart without keeping them alive.
+class WholeSnapshot final : public runtime::GlobalState {
+ public:
+  WholeSnapshot() {
+    for (int64_t i = 0; i < PythonTorchFunctionTLS::stack_len(); ++i)
+      modes_.push_back(PythonTorchFunctionTLS::get_stack_at(i));
+  }
+
+  bool holds() const override { return state_.holds() && at::get_num_threads() == threads_ && same_modes(); }
+
+  std::string explain() const override {
+    if (std::string text = state_.explain(); !text.empty()) return text;
+    int now = at::get_num_threads();
+    if (now != threads_) return "the number of threads is " + std::to_string(now) + ", was " + std::to_string(threads_);
+    return same_modes() ? "" : "the default device or another torch function mode was changed";
+  }
+
+ private:
+  using PythonTorchFunctionTLS = at::impl::PythonTorchFunctionTLS;
+
+  bool same_modes() const {
+    if (PythonTorchFunctionTLS::stack_len() != static_cast<int64_t>(modes_.size())) return false;
+    for (size_t i = 0; i < modes_.size(); ++i)
+      if (modes_[i].lock() != PythonTorchFunctionTLS::get_stack_at(static_cast<int64_t>(i))) return false;
+    return true;
+  }
+
+  Snapshot state_;
+  int threads_ = at::get_num_threads();
+  std::vector<std::weak_ptr<c10::SafePyObject>> modes_;
+};
+
 }  // namespace
 
 std::unique_ptr<runtime::GlobalState> snapshot_global_state() { return std::make_unique<Snapshot>(); }
+std::unique_ptr<runtime::GlobalState> snapshot_whole_state() { return std::make_unique<WholeSnapshot>(); }
 
 std::string why_state_forbids_recording() {
   if (at::impl::PythonTorchFunctionTLS::stack_len() > 0) return "a torch function mode is active";

@@ -8,6 +8,8 @@
 namespace magneto::record {
 
 std::unique_ptr<runtime::GlobalState> snapshot_global_state();
+// The same, with the very function modes and the number of threads.
+std::unique_ptr<runtime::GlobalState> snapshot_whole_state();
 
 // Empty if nothing in torch's state keeps a recording from being right.
 std::string why_state_forbids_recording();

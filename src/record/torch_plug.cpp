@@ -12,6 +12,7 @@
 #include "record/live_recorder.h"
 #include "record/plain_tensor.h"
 #include "record/tensor_checks.h"
+#include "record/tensor_properties.h"
 #include "runtime/errors.h"
 #include "runtime/tensor_plug.h"
 #include "runtime/torch_python.h"
@@ -53,6 +54,10 @@ class TorchPlug final : public runtime::TensorPlug {
   std::unique_ptr<runtime::Recording> record(std::function<void(std::string)> on_fail) const override;
   std::unique_ptr<runtime::TensorChecks> tensor_checks() const override { return make_tensor_checks(); }
   std::unique_ptr<runtime::GlobalState> global_state() const override { return snapshot_global_state(); }
+  std::string why_not_checked(PyObject* tensor) const override { return record::why_not_checked(tensor); }
+  const std::vector<std::string>& tensor_properties() const override { return property_names(); }
+  PyObject* tensor_property(PyObject* tensor, size_t index) const override { return property_of(tensor, index); }
+  std::unique_ptr<runtime::GlobalState> whole_state() const override { return snapshot_whole_state(); }
 
  private:
   CallKind classify_c_function(PyObject* callable) const;

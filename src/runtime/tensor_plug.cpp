@@ -35,6 +35,7 @@ class NullRecording : public Recording {
 class NullChecks : public TensorChecks {
  public:
   void add(PyObject*) override { MAGNETO_BUG(kNoTensors); }
+  void add(PyObject*, const Dimensions&, const Dimensions&) override { MAGNETO_BUG(kNoTensors); }
   ptrdiff_t first_mismatch(PyObject* const*) const override { return -1; }
   size_t size() const override { return 0; }
   bool same_as(const TensorChecks&) const override { return true; }
@@ -59,6 +60,13 @@ class NullPlug : public TensorPlug {
   }
   std::unique_ptr<TensorChecks> tensor_checks() const override { return std::make_unique<NullChecks>(); }
   std::unique_ptr<GlobalState> global_state() const override { return std::make_unique<NullState>(); }
+  std::string why_not_checked(PyObject*) const override { return "this build knows no tensors"; }
+  const std::vector<std::string>& tensor_properties() const override { return no_properties_; }
+  PyObject* tensor_property(PyObject*, size_t) const override { return nullptr; }
+  std::unique_ptr<GlobalState> whole_state() const override { return std::make_unique<NullState>(); }
+
+ private:
+  std::vector<std::string> no_properties_;
 };
 
 // Owned by the GIL; changed once, at import. Never destroyed, for threads that outlive the interpreter.

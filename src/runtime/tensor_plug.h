@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,11 +55,16 @@ class Recording {
   virtual std::unique_ptr<Segment> finish(const std::vector<PyObject*>& outputs) = 0;
 };
 
+// One number for each dimension; none: any will do.
+using Dimensions = std::vector<std::optional<int64_t>>;
+
 // The metadata that a graph relies on, for a fixed list of tensors.
 class TensorChecks {
  public:
   virtual ~TensorChecks() = default;
-  virtual void add(PyObject* tensor) = 0;
+  virtual void add(PyObject* tensor) = 0;  // a plain one
+  // Any one that can be checked, with these sizes and strides in place of its own: as many as it has dimensions.
+  virtual void add(PyObject* tensor, const Dimensions& sizes, const Dimensions& strides) = 0;
   // The index of the first of the `size()` tensors that does not match, or -1. Any object may be passed.
   virtual ptrdiff_t first_mismatch(PyObject* const* tensors) const = 0;
   virtual size_t size() const = 0;
@@ -98,6 +104,16 @@ class TensorPlug {
   virtual std::unique_ptr<Recording> record(std::function<void(std::string reason)> on_fail) const = 0;
   virtual std::unique_ptr<TensorChecks> tensor_checks() const = 0;
   virtual std::unique_ptr<GlobalState> global_state() const = 0;
+
+  // For guards that users build, on any tensor.
+  // Empty if the metadata of this tensor can be read without running Python code; otherwise why not.
+  virtual std::string why_not_checked(PyObject* tensor) const = 0;
+  // What tensor_property() knows, by index.
+  virtual const std::vector<std::string>& tensor_properties() const = 0;
+  // A new reference to a constant; null, without an error, if this tensor has no such property.
+  virtual PyObject* tensor_property(PyObject* tensor, size_t index) const = 0;
+  // Also what no recording depends on: the very function modes (the default device is one) and the thread count.
+  virtual std::unique_ptr<GlobalState> whole_state() const = 0;
 };
 
 // The plug of this process; one without tensors until torch's is installed.
