@@ -23,20 +23,20 @@ bool is_number(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
 }
 
-// nn.Module keeps its parts in dicts of these names and shows them as attributes.
-bool is_module_dict(const std::string& key) { return key == "_modules" || key == "_parameters" || key == "_buffers"; }
-
 size_t tuple_index(const Read& read) {
   return (static_cast<size_t>(read.offset) - offsetof(PyTupleObject, ob_item)) / sizeof(PyObject*);
 }
 
-// An atom as Python would write it; of other objects only the class, because a repr runs the user's code.
+}  // namespace
+
 std::string shown(PyObject* value) {
   if (PyType_Check(value)) return std::string("class ") + ((PyTypeObject*)value)->tp_name;
   return is_atom(value) ? py::repr(value) : "a " + py::type_name(value);
 }
 
-}  // namespace
+bool is_module_dict(const std::string& key) { return key == "_modules" || key == "_parameters" || key == "_buffers"; }
+
+std::string module_part(const std::string& key) { return is_number(key) ? "[" + key + "]" : "." + key; }
 
 const Read* Names::source_of(PyObject* object) const {
   for (const Read* read : reads_) {
@@ -74,8 +74,7 @@ std::string Names::key_place(PyObject* dict, PyObject* key, int depth) const {
   if (is_named(source, "__globals__") || is_named(source, "__builtins__")) return text;
   if (source && source->access == Access::Key && is_module_dict(py::text(source->key.get()))) {
     const Read* attributes = source_of(source->owner);
-    if (is_named(attributes, "__dict__"))
-      return name_of(attributes->owner, depth + 1) + (is_number(text) ? "[" + text + "]" : "." + text);
+    if (is_named(attributes, "__dict__")) return name_of(attributes->owner, depth + 1) + module_part(text);
   }
   return name_of(dict, depth + 1) + "[" + shown(key) + "]";
 }

@@ -30,6 +30,12 @@ class Names {
   const RootNames& roots_;
 };
 
+// An atom as Python would write it; of other objects only the class, because a repr runs the user's code.
+std::string shown(PyObject* value);
+// nn.Module keeps its parts in dicts of these names and shows them as attributes: `.layers`, `[3]`.
+bool is_module_dict(const std::string& name);
+std::string module_part(const std::string& key);
+
 // One line for each kind of read, with how many there are.
 void describe_reads(const std::vector<const Read*>& reads, std::vector<std::string>* lines);
 

@@ -314,7 +314,8 @@ uint64_t version_of(Access access, PyObject* owner) {
     case Access::Key:
     case Access::Items: return mg_dict_version_word(owner) ? *mg_dict_version_word(owner) : 0;
     case Access::Name:
-    case Access::Specials: return mg_type_version((PyTypeObject*)owner) ? *mg_type_version_word((PyTypeObject*)owner) : 0;
+    case Access::Specials:
+      return mg_type_version((PyTypeObject*)owner) ? *mg_type_version_word((PyTypeObject*)owner) : 0;
     default: return 0;
   }
 }
@@ -323,7 +324,8 @@ uint64_t version_of(Access access, PyObject* owner) {
 
 void Reads::add(Access access, PyObject* owner, PyObject* value, PyObject* key) {
   if (owner) keep(owner);
-  reads_.push_back({access, false, 0, version_of(access, owner), owner, value, nullptr, py::Ref::borrow(key), {}, {}, nullptr});
+  reads_.push_back(
+      {access, false, 0, version_of(access, owner), owner, value, nullptr, py::Ref::borrow(key), {}, {}, nullptr});
   hold_if_needed();
 }
 
@@ -354,24 +356,24 @@ void Reads::add_type(PyObject* owner) {
 
 void Reads::add_field(PyObject* owner, ptrdiff_t offset, const char* label, bool fixed) {
   add_type(owner);
-  reads_.push_back({Access::Field,
-                    fixed,
-                    static_cast<int32_t>(offset),
-                    0,
-                    owner,
-                    field(owner, offset),
-                    label,
-                    {},
-                    {},
-                    {},
-                    nullptr});
+  reads_.push_back(
+      {Access::Field, fixed, static_cast<int32_t>(offset), 0, owner, field(owner, offset), label, {}, {}, {}, nullptr});
   hold_if_needed();
 }
 
 void Reads::add_number(PyObject* owner, ptrdiff_t offset, bool fixed) {
   add_type(owner);
-  reads_.push_back(
-      {Access::Number, fixed, static_cast<int32_t>(offset), 0, owner, field(owner, offset), nullptr, {}, {}, {}, nullptr});
+  reads_.push_back({Access::Number,
+                    fixed,
+                    static_cast<int32_t>(offset),
+                    0,
+                    owner,
+                    field(owner, offset),
+                    nullptr,
+                    {},
+                    {},
+                    {},
+                    nullptr});
 }
 
 // The objects that a property, partial, bound method or the like is made of.
@@ -409,7 +411,7 @@ bool Reads::must_hold(PyObject* value) {
   if (is_atom(value) || PyFloat_CheckExact(value)) return true;
   Holding holding = holding_of(value);
   if (holding == Holding::Nothing) return false;
-  if (holding == Holding::Value || (holding == Holding::Tuple && holds_only_atoms(value))) return true;
+  if (holding == Holding::Value || (PyTuple_CheckExact(value) && holds_only_atoms(value))) return true;
   PyObject* self = holding == Holding::CFunction ? PyCFunction_GET_SELF(value) : nullptr;
   if (holding == Holding::CFunction && (!self || PyModule_Check(self) || PyType_Check(self))) return true;
   if (typed_.contains(value)) return false;  // was opened before
@@ -438,6 +440,10 @@ bool Reads::read_key(PyObject* dict, PyObject* key) {
   if (!value) PyErr_Clear();
   add(Access::Key, dict, value, key);
   return true;
+}
+
+void Reads::read_key(PyObject* dict, PyObject* key, PyObject* value) {
+  if (pairs_.insert(dict, key)) add(Access::Key, dict, value, key);
 }
 
 void Reads::read_items(PyObject* dict) {
@@ -480,9 +486,8 @@ void Reads::read_instance(PyObject* object) {
 }
 
 void Reads::read_class(PyObject* object) {
-  if (!instances_.insert(object)) return;
   add_type(object);
-  if (PyModule_Check(object)) add_field(object, mg_module_dict_offset(), "__dict__");
+  if (PyModule_Check(object) && instances_.insert(object)) add_field(object, mg_module_dict_offset(), "__dict__");
 }
 
 void Reads::read_type(PyTypeObject* type, PyObject* name) {
@@ -553,6 +558,25 @@ void Reads::read_recursion_limit() {
   if (std::exchange(recursion_limit_read_, true)) return;
   add(Access::RecursionLimit, nullptr, nullptr);
   reads_.back().offset = Py_GetRecursionLimit();
+}
+
+void Reads::read_length(PyObject* container) {
+  if (PyDict_Check(container)) return add_number(container, offsetof(PyDictObject, ma_used));
+  if (PyAnySet_Check(container)) return add_number(container, offsetof(PySetObject, used));
+  add_number(container, offsetof(PyVarObject, ob_size));
+}
+
+void Reads::read_version(PyTypeObject* type) {
+  auto* object = (PyObject*)type;
+  add_number(object, reinterpret_cast<const char*>(mg_type_version_word(type)) - reinterpret_cast<char*>(type));
+}
+
+void Reads::read_reference(PyObject* reference) { add_number(reference, offsetof(PyWeakReference, wr_object)); }
+
+bool Reads::read_root(PyObject* root) {
+  bool hold = must_hold(root);
+  add_type(root);
+  return hold;
 }
 
 void Reads::add_state_tensor(PyObject* tensor) {

@@ -78,6 +78,7 @@ class Reads {
 
   // Those that return bool tell whether this is news.
   bool read_key(PyObject* dict, PyObject* key);  // `key` is an atom, and looking it up runs no Python code now
+  void read_key(PyObject* dict, PyObject* key, PyObject* value);  // that find_key found, or null
   void read_items(PyObject* dict);
   void read_cache(PyObject* dict);  // whose values are looked into by C code; these are kept alive
   void read_list(PyObject* list);
@@ -92,6 +93,11 @@ class Reads {
   void read_context(PyObject* variable, PyObject* value);                   // value null: unset
   void read_abc_registry();
   void read_recursion_limit();
+  void read_length(PyObject* container);     // of a list, tuple, dict or set
+  void read_version(PyTypeObject* type);     // any change of the class or its bases
+  void read_reference(PyObject* reference);  // which object a weak reference leads to
+  // What a root of the call is made of, if that cannot change. Whether the root must be held for it.
+  bool read_root(PyObject* root);
   void add_state_tensor(PyObject* tensor);
   bool has_state_tensor(PyObject* tensor) const { return state_tensor_set_.contains(tensor); }
   // Whether a read leads to this very object.
