@@ -1,7 +1,7 @@
 # Written by `./run stubs` from the built module.
 """The native part of Magneto."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, overload
 
@@ -246,3 +246,175 @@ class InterpreterFrame:
     @property
     def closure(self) -> tuple[Any, ...]:
         """The cells of the free variables."""
+
+class GuardManager:
+    """A place that guards look at; made by a RootGuardManager."""
+
+    @property
+    def source(self) -> str:
+        """How it is called in messages."""
+
+    def __repr__(self) -> str: ...
+
+    def getattr_manager(self, name: str) -> GuardManager:
+        """
+        An attribute, as inspect.getattr_static finds it; slots give their value. Properties are not called.
+        """
+
+    def getitem_manager(self, key: object) -> GuardManager:
+        """An item of a list or tuple by index, of a dict by key."""
+
+    def dict_getitem_manager(self, key: object) -> GuardManager:
+        """An item of a dict, also under a negative key."""
+
+    def type_manager(self) -> GuardManager:
+        """Its class."""
+
+    def len_manager(self) -> GuardManager:
+        """How many items it has, an int."""
+
+    def keys_manager(self) -> GuardManager:
+        """The keys of a dict, a tuple."""
+
+    def tensor_property_manager(self, name: str) -> GuardManager:
+        """Metadata of a tensor, such as 'dtype' or 'shape' (a tuple)."""
+
+    def add_identity_guard(self, object: object | None) -> None:
+        """
+        It is this object (numbers and strings: an equal one of the same type). What can be referenced weakly is not mistaken for another one after its death.
+        """
+
+    def add_weak_identity_guard(self, object: object) -> None:
+        """
+        It is this object, which can be referenced weakly; fails once the object is gone.
+        """
+
+    def add_type_guard(self, type: object) -> None:
+        """Its class is exactly this one."""
+
+    def add_equals_guard(self, value: object | None) -> None:
+        """It equals this constant and is of the same type; floats to the bit."""
+
+    def add_truth_guard(self, value: bool) -> None:
+        """It is true, or false, if that can be told without running code."""
+
+    def add_none_guard(self, is_none: bool = True) -> None:
+        """It is None, or is not."""
+
+    def add_length_guard(self, length: int) -> None:
+        """A container, str or bytes has this length."""
+
+    def add_keys_guard(self, keys: object) -> None:
+        """A dict has these keys in this order."""
+
+    def add_dict_guard(self, example: dict[Any, Any], keys: Iterable[Any] | None = None) -> None:
+        """
+        A dict holds under these keys what the example holds; without keys: all of them, in this order.
+        """
+
+    def add_type_version_guard(self, type: object) -> None:
+        """It is this class, and neither it nor a base of it was changed since."""
+
+    def add_absent_guard(self) -> None:
+        """There is nothing here."""
+
+    def add_tensor_guard(self, tensor: object, sizes: object | None = None, strides: object | None = None) -> None:
+        """
+        It is a tensor of the same class, dtype, device, layout, requires_grad and dispatch keys, and of the same sizes and strides, or of those that are given: a number, or None for any, for each dimension.
+        """
+
+class GuardDebugInfo:
+    """What check_verbose found."""
+
+    @property
+    def result(self) -> bool:
+        """Whether all guards hold."""
+
+    @property
+    def reason(self) -> str:
+        """The check that failed, in words; empty if none did."""
+
+    @property
+    def verbose_code_parts(self) -> list[str]: ...
+
+    @property
+    def num_guards_executed(self) -> int:
+        """How many checks were made."""
+
+    def __bool__(self) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class TensorGuards:
+    """Whether tensors have the metadata of the first ones and differ."""
+
+    def __init__(self, *tensors: object, dynamic_dims_sizes: Sequence[Any] | None = None, dynamic_dims_strides: Sequence[Any] | None = None) -> None: ...
+
+    def check(self, *tensors: object) -> bool: ...
+
+    def check_verbose(self, *tensors: object, tensor_check_names: Sequence[str]) -> bool | str:
+        """True, or the reason as text."""
+
+class GlobalStateGuard:
+    """Torch's global and per-thread state, as it is now."""
+
+    def __init__(self) -> None: ...
+
+    def check(self) -> bool:
+        """Whether it is unchanged."""
+
+    def reason(self) -> str:
+        """What was changed; empty if nothing was."""
+
+def check_type_id(obj: object | None, type_id: int) -> bool:
+    """Whether type(obj) is the class of this id."""
+
+def check_obj_id(obj: object | None, obj_id: int) -> bool:
+    """Whether obj is the object of this id."""
+
+def dict_version(dict: dict[Any, Any]) -> int:
+    """
+    A number that differs after the dict was changed (CPython 3.13: unless an attribute of its object was).
+    """
+
+def assert_size_stride(tensor: object, size: tuple[int, ...], stride: tuple[int, ...], op_name: str | None = None) -> bool:
+    """
+    True; raises AssertionError if the tensor has another shape. Strides that address nothing may differ.
+    """
+
+class RootGuardManager:
+    """
+    Guards on the local variables of a frame, on globals and on closures, and on all that these lead to.
+
+    It is a callable (f_locals) -> bool, as magneto.eval_frame wants it. It keeps no guarded object alive.
+    """
+
+    def __call__(self, f_locals: dict[str, Any], /) -> bool:
+        """Whether all guards hold for these local variables."""
+
+    def check(self, f_locals: dict[str, Any], /) -> bool:
+        """Whether all guards hold for these local variables, a dict. Runs no Python code."""
+
+    def local_manager(self, name: str) -> GuardManager:
+        """A local variable."""
+
+    def global_manager(self, name: str, owner: object) -> GuardManager:
+        """A global variable of a module or of the module of a function."""
+
+    def builtin_manager(self, name: str) -> GuardManager:
+        """A builtin."""
+
+    def closure_manager(self, function: object, name: str) -> GuardManager:
+        """A free variable of a function."""
+
+    def add_same_object_guard(self, *managers: GuardManager) -> None:
+        """All of them are the same object."""
+
+    def add_no_aliasing_guard(self, *managers: GuardManager) -> None:
+        """No two of them are the same object."""
+
+    def add_global_state_guard(self) -> None:
+        """Torch's global and per-thread state is what it is now."""
+
+    def check_verbose(self, f_locals: object) -> GuardDebugInfo:
+        """The same as check, slower, with the reason."""

@@ -11,6 +11,7 @@
 #include "frame/compiled_function.h"
 #include "frame/hook.h"
 #include "python/bind_frame.h"
+#include "python/bind_guards.h"
 #include "runtime/config.h"
 #include "runtime/errors.h"
 #include "runtime/state.h"
@@ -90,6 +91,7 @@ void bind_core(nb::module_& module) {
   module.def("supported", &supported, "Empty if calls can be captured on this Python; otherwise why not.");
   module.def("hook_installed", &frame::hook_installed, "Whether Python frames pass through Magneto right now.");
   bind_frame(module);
+  bind_guards(module);
 }
 
 }  // namespace magneto::python
