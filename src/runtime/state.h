@@ -16,7 +16,7 @@ struct Contents;
 namespace magneto::trace {
 class Watch;
 enum class Kind : uint8_t;
-}
+}  // namespace magneto::trace
 
 namespace magneto::frame {
 struct ThreadHook;
