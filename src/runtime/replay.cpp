@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "graph/graph.h"
+#include "runtime/daemon_threads.h"
 #include "runtime/errors.h"
 #include "runtime/state.h"
 #include "runtime/torch_python.h"
@@ -341,7 +342,7 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
     } catch (...) {
       error = std::current_exception();
     }
-    PyEval_RestoreThread(thread);
+    run_python([&] { PyEval_RestoreThread(thread); });
     if (error) ok = false;
     if (ok) {
       ok = warnings.emit();
