@@ -216,10 +216,13 @@ py::Ref computed(PyObject* descriptor, PyObject* owner) {
   return now;
 }
 
-bool holds_only_atoms(PyObject* tuple) {
+constexpr int kMaxNesting = 100;
+
+bool holds_only_atoms(PyObject* tuple, int depth = 0) {
+  if (depth == kMaxNesting) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
     PyObject* item = PyTuple_GET_ITEM(tuple, i);
-    if (!is_atom(item) && !(PyTuple_CheckExact(item) && holds_only_atoms(item))) return false;
+    if (!is_atom(item) && !(PyTuple_CheckExact(item) && holds_only_atoms(item, depth + 1))) return false;
   }
   return true;
 }
@@ -415,6 +418,8 @@ bool Reads::must_hold(PyObject* value) {
   PyObject* self = holding == Holding::CFunction ? PyCFunction_GET_SELF(value) : nullptr;
   if (holding == Holding::CFunction && (!self || PyModule_Check(self) || PyType_Check(self))) return true;
   if (typed_.contains(value)) return false;  // was opened before
+  if (nesting_ == kMaxNesting) return true;
+  ++nesting_;
   if (holding == Holding::Members) {
     add_members(value);
   } else if (holding == Holding::Tuple) {
@@ -425,6 +430,7 @@ bool Reads::must_hold(PyObject* value) {
     add_number(value, offsetof(PyCFunctionObject, m_ml), true);
     add_field(value, offsetof(PyCFunctionObject, m_self), "__self__", true);
   }
+  --nesting_;
   return false;
 }
 

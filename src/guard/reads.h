@@ -137,6 +137,7 @@ class Reads {
   PointerSet whole_;              // read with all they contain
   PointerPairSet pairs_;          // owner and key
   PointerMap<Holding> holdings_;  // by type
+  int nesting_ = 0;               // of values that are being opened
   bool abc_registry_read_ = false, recursion_limit_read_ = false;
 };
 

@@ -125,3 +125,12 @@ def test_a_change_made_by_the_call_itself_is_not_compiled():
     for _ in range(4):
         assert ours.call() == plain.call()
     assert not ours.compiled.variants()
+
+
+@pytest.mark.parametrize("wrap", ["(t,)", "functools.partial(len, t)", "(t, [])"])
+def test_values_nested_without_end_do_not_overflow_the_stack(wrap):
+    _, ours = both(
+        f"import functools\nt = ()\nfor _ in range(100_000): t = {wrap}\ndef f(): return t is None",
+    )
+    for _ in range(3):
+        assert ours.call() == ("returned", ("bool", "False"))
