@@ -49,6 +49,18 @@ void run_below(const OperatorHandle& op, DispatchKey key, DispatchKeySet keys, S
 }
 
 // Inside an autograd kernel, where version counters and views are not kept for the parts of the operator.
+// The device types that autocast is on for.
+uint8_t autocast_bits() {
+  auto on = [](DispatchKey key) { return !c10::impl::tls_is_dispatch_key_excluded(key); };
+  return static_cast<uint8_t>(on(DispatchKey::AutocastCPU) | on(DispatchKey::AutocastCUDA) << 1);
+}
+
+// Kernels that call other operators through the dispatcher.
+bool has_parts(const SchemaInfo& info) {
+  return info.name.starts_with("aten::_transformer_encoder_layer_fwd") ||
+         info.name.starts_with("aten::_native_multi_head_attention");
+}
+
 bool is_below_inplace() { return c10::impl::tls_is_dispatch_key_excluded(DispatchKey::ADInplaceOrView); }
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
@@ -127,6 +139,7 @@ class LiveRecorder final : public runtime::Recording {
   std::function<void(std::string)> on_fail_;
   bool failed_ = false;
   bool below_inplace_ = false;
+  const uint8_t autocast_at_start_ = autocast_bits();
   bool had_effect_ = false;  // a recorded operator changed something that outlives a run
   graph::Graph graph_;
   std::vector<py::Ref> state_objects_;
@@ -435,7 +448,19 @@ void LiveRecorder::call_as_leaf(const OperatorHandle& op, const SchemaInfo& info
                                 Stack* stack) {
   runtime::PauseWatch pause;
   bool below_inplace = below_inplace_ || (!info.tracks_views && is_below_inplace());
-  graph::Op noted{op, &info, {}, {}, {}, {}, c10::GradMode::is_enabled(), below_inplace};
+  uint8_t autocast = autocast_bits();
+  if (autocast && autocast != autocast_at_start_ && has_parts(info)) {
+    fail("a fused operator (" + info.name + ") under an autocast that the call turned on");
+  }
+  graph::Op noted{op,
+                  &info,
+                  {},
+                  {},
+                  {},
+                  {},
+                  c10::GradMode::is_enabled(),
+                  below_inplace,
+                  autocast && autocast == autocast_at_start_};
   if (!check_operator(info, *stack) || !take_arguments(info, noted, *stack)) {
     return run_below(op, key, keys, stack);
   }
@@ -492,7 +517,8 @@ bool LiveRecorder::lift(const OperatorHandle& op, DispatchKeySet keys, Stack* st
                   {},
                   {},
                   c10::GradMode::is_enabled(),
-                  /*below_inplace=*/true};
+                  /*below_inplace=*/true,
+                  /*autocast=*/false};
   noted.tensors.push_back({0, TensorRef::kWhole, add_constant(snapshot)});
   if (take_results(*noted.info, noted, *stack)) graph_.ops.push_back(std::move(noted));
   return true;

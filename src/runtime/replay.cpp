@@ -46,6 +46,7 @@ struct Step {
   uint32_t results_end;  // in results_
   bool grad_mode;
   bool below_inplace;
+  bool autocast;
   int32_t expected;  // in expected_: what it must return; -1 if nothing relies on that
 };
 
@@ -57,7 +58,7 @@ struct Output {
 
 using Slots = std::vector<at::Tensor>;
 
-constexpr c10::DispatchKeySet kBelowAutograd = c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset;
+constexpr c10::DispatchKeySet kBelowAutograd = c10::autograd_dispatch_keyset;
 
 class Replay final : public Segment {
  public:
@@ -193,7 +194,7 @@ void Replay::flatten(const graph::Op& op, size_t index) {
   }
   max_args_ = std::max(max_args_, op.args.size());
   steps_.push_back({op.handle, static_cast<uint32_t>(args_.size()), static_cast<uint32_t>(results_.size()),
-                    op.grad_mode, op.below_inplace, -1});
+                    op.grad_mode, op.below_inplace, op.autocast, -1});
   if (op.expected.isNone()) return;
   steps_.back().expected = static_cast<int32_t>(expected_.size());
   expected_.push_back(op.expected);
@@ -257,7 +258,32 @@ void Replay::push_arguments(const Step& step, uint32_t& next, Slots& slots, c10:
   }
 }
 
+namespace {
+
+// Autocast as the caller has it, turned on and off around single operators.
+class Autocast {
+ public:
+  Autocast() {
+    for (c10::DispatchKey key : {c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA})
+      if (!c10::impl::tls_is_dispatch_key_excluded(key)) keys_.push_back(key);
+  }
+  ~Autocast() { set(true); }
+  void set(bool on) {
+    if (on == on_) return;
+    on_ = on;
+    for (c10::DispatchKey key : keys_) c10::impl::tls_set_dispatch_key_excluded(key, !on);
+  }
+
+ private:
+  c10::SmallVector<c10::DispatchKey, 2> keys_;
+  bool on_ = true;
+};
+
+}  // namespace
+
 bool Replay::execute(Slots& slots) const {
+  Autocast autocast;
+  autocast.set(false);
   c10::impl::ExcludeDispatchKeyGuard below_autograd(kBelowAutograd);
   c10::AutoGradMode restore_grad_mode(c10::GradMode::is_enabled());
   struct RestoreInplace {
@@ -279,6 +305,7 @@ bool Replay::execute(Slots& slots) const {
       below_inplace = step.below_inplace;
       c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView, below_inplace);
     }
+    autocast.set(step.autocast);
     step.op.callBoxed(&stack);
     if (step.expected >= 0 && !graph::same_number(stack.back(), expected_[static_cast<size_t>(step.expected)])) {
       return false;

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 
@@ -130,6 +132,8 @@ def outcome(
     saved = {name: buffer.clone() for name, buffer in module.named_buffers()} if module is not None else {}
     seen = Outcome()
     torch.manual_seed(4321)
+    random.seed(4321)
+    numpy.random.seed(4321)
     try:
         seen.result = function(*args, **kwargs)
     except Exception as error:  # the kind of error is part of what is compared
