@@ -120,3 +120,16 @@ def write_json(
     }
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def finish(
+    suite: str, arguments: Sequence[str], json_file: str | None, rows: Sequence[dict[str, Any]], goals: Sequence[Goal]
+) -> None:
+    """Say which goals were reached, and write the results if that was asked for."""
+    for item in goals:
+        verdict = {True: "met", False: "MISSED", None: "not measured"}[item.met]
+        print(f"{verdict:>12}  {item.name}: {item.value} (goal {item.goal})")
+    if json_file:
+        given = [word for word in arguments if not word.startswith("--json") and word != json_file]
+        write_json(json_file, suite, given, rows, goals)
+        print(f"\nwritten to {json_file}")

@@ -22,7 +22,7 @@ from typing import Any
 
 import magneto
 import torch
-from _common import cpu_ms, goal, interleaved_minima, machine, table, use_the_zoo, versions, write_json
+from _common import cpu_ms, finish, goal, interleaved_minima, machine, table, use_the_zoo, versions
 
 use_the_zoo()
 from zoo import harness, models  # noqa: E402
@@ -204,15 +204,8 @@ def main(arguments: list[str]) -> int:
     for row in rows:
         if row["state"] != "compiled":
             print(f"  stays eager: {row['case']}: {row['reason']}")
-    reached = goals(rows)
     print()
-    for item in reached:
-        verdict = {True: "met", False: "MISSED", None: "not measured"}[item.met]
-        print(f"{verdict:>12}  {item.name}: {item.value} (goal {item.goal})")
-    if options.json:
-        given = [word for word in arguments if not word.startswith("--json") and word != options.json]
-        write_json(options.json, "first", given, rows, reached)
-        print(f"\nwritten to {options.json}")
+    finish("first", arguments, options.json, rows, goals(rows))
     return 0
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import magneto
 import magneto.guards
 import torch
-from _common import Goal, goal, machine, table, use_the_zoo, versions, write_json
+from _common import Goal, finish, goal, machine, table, use_the_zoo, versions
 
 use_the_zoo()
 from zoo import harness  # noqa: E402
@@ -257,14 +257,7 @@ def main(arguments: list[str]) -> int:
     ]
     print(table(list(COLUMNS.values()), [[row.get(key) for key in COLUMNS] for row in rows]))
     print("\nprocessor time, minima, tc = torch.compile")
-    reached = goals(rows)
-    for item in reached:
-        verdict = {True: "met", False: "MISSED", None: "not measured"}[item.met]
-        print(f"{verdict:>12}  {item.name}: {item.value} (goal {item.goal})")
-    if options.json:
-        given = [word for word in arguments if not word.startswith("--json") and word != options.json]
-        write_json(options.json, "guards", given, rows, reached)
-        print(f"\nwritten to {options.json}")
+    finish("guards", arguments, options.json, rows, goals(rows))
     return 0
 
 

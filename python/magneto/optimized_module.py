@@ -50,7 +50,8 @@ class ModuleProxy(nn.Module):
         self.__dict__.update(_orig_mod=orig_mod, _magneto_call=call)
 
     def _like_this(self, orig_mod: nn.Module) -> "ModuleProxy":
-        raise NotImplementedError
+        """Another of this kind, around another module; each kind says how."""
+        raise NotImplementedError(type(self).__name__)
 
     def __getattr__(self, name: str) -> Any:
         if name in ModuleProxy._OWN:

@@ -89,20 +89,6 @@ std::shared_ptr<Contents> special_contents(PyTypeObject* type) {
   return contents;
 }
 
-// Classes are read by every capture and seldom change. Versions are never used twice, so that neither a change nor
-// another class at the same address goes unnoticed.
-std::shared_ptr<Contents> cached_special_contents(PyTypeObject* type) {
-  constexpr size_t kMaxClasses = 4096;
-  auto& cache = runtime::process_state().specials;
-  unsigned version = mg_type_version(type);
-  auto found = cache.find(type);
-  if (version && found != cache.end() && found->second.version == version) return found->second.contents;
-  auto contents = special_contents(type);
-  if (cache.size() >= kMaxClasses) cache.clear();
-  cache[type] = {mg_type_version(type), contents};
-  return contents;
-}
-
 bool verify_specials(PyTypeObject* type, const Contents& was, size_t base_count) {
   PyObject* mro = type->tp_mro;
   if (static_cast<size_t>(PyTuple_GET_SIZE(mro)) != base_count) return false;
@@ -298,6 +284,8 @@ int Read::traverse(visitproc visit, void* arg) const {
   Py_VISIT(key.get());
   Py_VISIT(held.get());
   Py_VISIT(root.get());
+  if (!contents) return 0;
+  for (const py::Ref& item : contents->held) Py_VISIT(item.get());
   return 0;
 }
 
@@ -507,7 +495,7 @@ void Reads::read_type(PyTypeObject* type, PyObject* name) {
 
 void Reads::read_specials(PyTypeObject* type) {
   if (!whole_.insert(type)) return;
-  add_contents(Access::Specials, (PyObject*)type, cached_special_contents(type),
+  add_contents(Access::Specials, (PyObject*)type, runtime::process_state().specials.get(type, special_contents),
                static_cast<int32_t>(PyTuple_GET_SIZE(type->tp_mro)));
 }
 

@@ -1,4 +1,4 @@
-// Runs of reads, their words, and the way through them.
+// The way through the runs of a trie, and how it grows.
 #include "guard/trie.h"
 
 #include <algorithm>
@@ -17,6 +17,11 @@ std::string Entry::explain() const {
   if (bad < 0) return "";
   auto index = static_cast<size_t>(bad);
   return "a parameter, buffer or other tensor in use is " + tensors.checks->explain(index, tensors.objects[index]);
+}
+
+int Entry::traverse(visitproc visit, void* arg) const {
+  for (const py::Ref& tensor : tensors.roots) Py_VISIT(tensor.get());
+  return 0;
 }
 
 namespace {
@@ -52,17 +57,16 @@ Run* grow(Run* run, std::vector<Read> reads) {
   }
 }
 
-std::shared_ptr<Entry> find_behind(Run& run, const std::vector<const Entry*>& tried,
-                                   bool (*holds)(const Entry& entry)) {
+std::shared_ptr<Entry> find_behind(Run& run, const std::vector<const Entry*>& tried) {
   if (run.first_failure() != Run::kAll) return nullptr;
   for (size_t i = 0; i < run.entries.size(); ++i) {
     const Entry* entry = run.entries[i].get();
-    if (std::find(tried.begin(), tried.end(), entry) != tried.end() || !holds(*entry)) continue;
+    if (std::find(tried.begin(), tried.end(), entry) != tried.end() || !entry->holds()) continue;
     move_to_front(run.entries, i);
     return run.entries.front();
   }
   for (size_t i = 0; i < run.children.size(); ++i) {
-    auto entry = find_behind(*run.children[i], tried, holds);
+    auto entry = find_behind(*run.children[i], tried);
     if (!entry) continue;
     move_to_front(run.children, i);
     return entry;
@@ -73,6 +77,8 @@ std::shared_ptr<Entry> find_behind(Run& run, const std::vector<const Entry*>& tr
 int traverse_run(const Run& run, visitproc visit, void* arg) {
   for (const Read& read : run.reads)
     if (int stop = read.traverse(visit, arg)) return stop;
+  for (const auto& entry : run.entries)
+    if (int stop = entry->traverse(visit, arg)) return stop;
   for (const auto& child : run.children)
     if (int stop = traverse_run(*child, visit, arg)) return stop;
   return 0;
@@ -105,9 +111,7 @@ void Trie::remove(const Entry& entry) {
 
 bool Trie::empty() const { return root_->children.empty() && root_->entries.empty(); }
 
-std::shared_ptr<Entry> Trie::find(const std::vector<const Entry*>& tried) {
-  return find_behind(*root_, tried, [](const Entry& entry) { return entry.holds(); });
-}
+std::shared_ptr<Entry> Trie::find(const std::vector<const Entry*>& tried) { return find_behind(*root_, tried); }
 
 std::string Trie::explain(const Entry& entry, const RootNames& roots) {
   std::vector<const Read*> before;

@@ -26,11 +26,14 @@ class Entry {
   StateTensors tensors;
   std::unique_ptr<runtime::GlobalState> global_state;
 
+  // What no read covers: torch's state and the tensors.
+  bool holds() const;
+  std::string explain() const;
+  int traverse(visitproc visit, void* arg) const;
+
  private:
   friend class Trie;
   friend class Run;
-  bool holds() const;
-  std::string explain() const;
 
   Run* run_ = nullptr;
 };

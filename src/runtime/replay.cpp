@@ -60,6 +60,25 @@ using Slots = std::vector<at::Tensor>;
 
 constexpr c10::DispatchKeySet kBelowAutograd = c10::autograd_dispatch_keyset;
 
+// Autocast as the caller has it, turned on and off around single operators.
+class Autocast {
+ public:
+  Autocast() {
+    for (c10::DispatchKey key : {c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA})
+      if (!c10::impl::tls_is_dispatch_key_excluded(key)) keys_.push_back(key);
+  }
+  ~Autocast() { set(true); }
+  void set(bool on) {
+    if (on == on_) return;
+    on_ = on;
+    for (c10::DispatchKey key : keys_) c10::impl::tls_set_dispatch_key_excluded(key, !on);
+  }
+
+ private:
+  c10::SmallVector<c10::DispatchKey, 2> keys_;
+  bool on_ = true;
+};
+
 class Replay final : public Segment {
  public:
   Replay(graph::Graph graph, std::vector<PyObject*> state_objects);
@@ -257,29 +276,6 @@ void Replay::push_arguments(const Step& step, uint32_t& next, Slots& slots, c10:
     }
   }
 }
-
-namespace {
-
-// Autocast as the caller has it, turned on and off around single operators.
-class Autocast {
- public:
-  Autocast() {
-    for (c10::DispatchKey key : {c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA})
-      if (!c10::impl::tls_is_dispatch_key_excluded(key)) keys_.push_back(key);
-  }
-  ~Autocast() { set(true); }
-  void set(bool on) {
-    if (on == on_) return;
-    on_ = on;
-    for (c10::DispatchKey key : keys_) c10::impl::tls_set_dispatch_key_excluded(key, !on);
-  }
-
- private:
-  c10::SmallVector<c10::DispatchKey, 2> keys_;
-  bool on_ = true;
-};
-
-}  // namespace
 
 bool Replay::execute(Slots& slots) const {
   Autocast autocast;

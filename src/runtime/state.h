@@ -6,9 +6,9 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 
 #include "cpython/cpython.h"
+#include "runtime/class_cache.h"
 
 namespace magneto::guard {
 struct Contents;
@@ -46,14 +46,9 @@ struct ProcessState {
 
   int64_t calls = 0, hits = 0;  // of compiled functions
 
-  // What read_specials found for a class, good for as long as the class has this version.
-  struct Specials {
-    unsigned version;
-    std::shared_ptr<guard::Contents> contents;
-  };
-  std::unordered_map<PyTypeObject*, Specials> specials;
-  // Likewise, what kind of class it is for the tracer.
-  std::unordered_map<PyTypeObject*, std::pair<unsigned, trace::Kind>> kinds;
+  // The special methods of classes, and what kind of class each is for the tracer.
+  ClassCache<std::shared_ptr<guard::Contents>> specials;
+  ClassCache<trace::Kind> kinds;
 
   // The frame hook: how many watches and threads use it, and somebody else's evaluator that was there before.
   int hook_users = 0;

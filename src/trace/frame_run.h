@@ -99,9 +99,8 @@ class FrameRun {
   PyObject **locals_, **stack_, **sp_;
   PyObject **constants_, **names_;
   PyObject* keyword_names_ = nullptr;
-  int keyword_names_at_ = -1;  // KW_NAMES is part of the call that follows: an exit in between goes back to it
-  int pc_;                     // the next instruction
-  int at_ = 0;                 // the one being executed
+  int pc_;      // the next instruction
+  int at_ = 0;  // the one being executed
   PyObject* result_ = nullptr;
 };
 

@@ -249,10 +249,7 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
   int offset = static_cast<int>(arg);
   switch (opcode) {
     case CALL: return call(arg);
-    case KW_NAMES:
-      keyword_names_ = constants_[arg];
-      keyword_names_at_ = code_[at_].restart;
-      return Next::Go;
+    case KW_NAMES: keyword_names_ = constants_[arg]; return Next::Go;
     case CALL_FUNCTION_EX: return call_with_tuple(arg);
     case BINARY_OP: return binary(arg);
     case BINARY_SUBSCR: {
@@ -480,9 +477,8 @@ PyObject* FrameRun::run(bool throwing) {
     }
     if (next == Next::Return) break;
     // CPython runs this frame from here on.
-    int resume = keyword_names_ ? keyword_names_at_ : code_[at_].restart;
     mg_frame_give_back(thread_, frame_, previous_, sp_);
-    mg_frame_resume_before(frame_, resume);
+    mg_frame_resume_before(frame_, code_[at_].restart);
     Py_LeaveRecursiveCall();
     if (!watch_.alive()) watch_.guards = guard::Reads();  // objects die when they should again
     PyObject* result = mg_eval_default(thread_, frame_, 0);

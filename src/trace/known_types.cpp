@@ -266,17 +266,7 @@ Kind find_kind(PyTypeObject* type) {
 
 }  // namespace
 
-Kind known_kind(PyTypeObject* type) {
-  constexpr size_t kMaxClasses = 4096;
-  auto& cache = runtime::process_state().kinds;
-  unsigned version = mg_type_version(type);
-  auto found = cache.find(type);
-  if (version && found != cache.end() && found->second.first == version) return found->second.second;
-  Kind kind = find_kind(type);
-  if (cache.size() >= kMaxClasses) cache.clear();
-  cache[type] = {mg_type_version(type), kind};
-  return kind;
-}
+Kind known_kind(PyTypeObject* type) { return runtime::process_state().kinds.get(type, find_kind); }
 
 bool is_plain_constructor(PyTypeObject* type) {
   return tables().constructors.contains(type) || (!is_python_class(type) && is_exception(type));
