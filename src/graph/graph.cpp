@@ -136,20 +136,20 @@ class Verifier {
   explicit Verifier(const Graph& graph) : graph_(graph), made_(graph.values.size(), false) {}
 
   void run() {
-    define_all(graph_.inputs, Role::Input);
-    define_all(graph_.states, Role::State);
-    define_all(graph_.constants, Role::Constant);
+    define_all(graph_.inputs, [](Role role) { return role == Role::Argument; });
+    define_all(graph_.states, is_state);
+    define_all(graph_.constants, [](Role role) { return role == Role::Constant; });
     if (graph_.constants.size() != graph_.constant_tensors.size()) MAGNETO_BUG("graph: constants without contents");
     for (size_t i = 0; i < graph_.ops.size(); ++i) check_op(i);
     for (ValueId output : graph_.outputs) check_use(output, kOutputs);
   }
 
  private:
-  void define_all(const std::vector<ValueId>& ids, Role role) {
+  void define_all(const std::vector<ValueId>& ids, bool (*fits)(Role)) {
     for (ValueId id : ids) {
       if (id >= made_.size()) MAGNETO_BUG("graph: value %" + std::to_string(id) + " does not exist");
       if (made_[id]) MAGNETO_BUG("graph: value %" + std::to_string(id) + " is made twice");
-      if (graph_.values[id].role != role) MAGNETO_BUG("graph: value %" + std::to_string(id) + " has the wrong role");
+      if (!fits(graph_.values[id].role)) MAGNETO_BUG("graph: value %" + std::to_string(id) + " has the wrong role");
       made_[id] = true;
     }
   }

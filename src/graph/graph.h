@@ -8,6 +8,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,20 +19,30 @@ namespace magneto::graph {
 using ValueId = uint32_t;
 
 enum class Role : uint8_t {
-  Input,     // given at each run
-  State,     // a tensor that existed before: a parameter, a buffer
-  Constant,  // contents fixed when the graph was made, never written
-  Result,    // made by an operator
+  Argument,   // given at each run
+  Parameter,  // a torch.nn.Parameter that existed before
+  Buffer,     // any other tensor that existed before
+  Constant,   // contents fixed when the graph was made, never written
+  Result,     // made by an operator
 };
+
+constexpr bool is_state(Role role) { return role == Role::Parameter || role == Role::Buffer; }
+
+// A number that may depend on the symbols of the graph; see graph/symbols.h.
+using ExprId = uint32_t;
+class Symbols;
 
 struct Value {
   Role role;
   c10::ScalarType dtype;
   c10::Device device;
-  // As they were when the value came into being; operators such as aten::t_ may change them later.
+  // As they were when the value came into being; operators such as aten::t_ may change them later. Where they depend
+  // on symbols, these are the numbers of the call that was recorded.
   c10::SmallVector<int64_t, 4> sizes;
   c10::SmallVector<int64_t, 4> strides;
   ValueId memory = 0;  // the first value that lives in the same memory; itself if none does
+  std::vector<ExprId> shape = {};  // sizes, then strides; empty if none depends on a symbol
+  std::string name = {};           // of an argument or state: "x", "layers.0.weight"; may be empty
 };
 
 // A tensor among the arguments or the results of an operator: `position`, or item `item` of the list there.
@@ -49,7 +60,25 @@ struct TensorList {
   bool optional;  // Tensor?[] instead of Tensor[]
 };
 
+// An argument, or an item of a list of numbers, that depends on symbols. The number itself is that of the recorded call.
+struct SizeRef {
+  uint32_t position;
+  int32_t item;  // or TensorRef::kWhole
+  ExprId expr;
+};
+
+// A place in the user's program.
+struct Line {
+  std::string file;
+  int number;
+  std::string function;
+
+  bool operator==(const Line&) const = default;
+};
+
 struct Op {
+  static constexpr uint32_t kNoLine = UINT32_MAX;
+
   c10::OperatorHandle handle;
   const SchemaInfo* info;         // of `handle`
   std::vector<c10::IValue> args;  // tensors and lists of tensors are None here
@@ -62,6 +91,8 @@ struct Op {
   bool autocast;       // ran with the autocast that the call began with, which the operators inside its kernel see
   // The number that the operator returned, on which everything after it relies; None for operators that return tensors.
   c10::IValue expected = {};
+  std::vector<SizeRef> sizes = {};
+  uint32_t line = kNoLine;  // in Graph::lines
 };
 
 struct Graph {
@@ -72,6 +103,8 @@ struct Graph {
   std::vector<ValueId> constants;
   std::vector<at::Tensor> constant_tensors;  // parallel to `constants`
   std::vector<ValueId> outputs;
+  std::vector<Line> lines;
+  std::shared_ptr<Symbols> symbols;  // null if nothing is symbolic
 
   ValueId add_value(Role role, const at::Tensor& tensor);
 };

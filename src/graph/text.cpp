@@ -139,6 +139,17 @@ std::string op_text(const Graph& graph, const Op& op) {
   return op.expected.isNone() ? text : text + " == " + constant_text(op.expected, nullptr);
 }
 
+std::string role_text(Role role) {
+  switch (role) {
+    case Role::Argument: return "argument";
+    case Role::Parameter: return "parameter";
+    case Role::Buffer: return "buffer";
+    case Role::Constant: return "constant";
+    case Role::Result: break;
+  }
+  return "result";
+}
+
 }  // namespace
 
 std::string to_text(const Value& value) {
@@ -150,12 +161,12 @@ std::string to_text(const Value& value) {
 
 std::string to_text(const Graph& graph) {
   std::string text;
-  auto list = [&](const char* what, const std::vector<ValueId>& ids) {
-    for (ValueId id : ids) text += std::string(what) + " " + ref(id) + ": " + to_text(graph.values[id]) + "\n";
+  auto list = [&](const std::vector<ValueId>& ids) {
+    for (ValueId id : ids) text += role_text(graph.values[id].role) + " " + ref(id) + ": " + to_text(graph.values[id]) + "\n";
   };
-  list("input", graph.inputs);
-  list("state", graph.states);
-  list("constant", graph.constants);
+  list(graph.inputs);
+  list(graph.states);
+  list(graph.constants);
   for (const Op& op : graph.ops) text += op_text(graph, op) + "\n";
   text += "return";
   for (size_t i = 0; i < graph.outputs.size(); ++i) text += (i ? ", " : " ") + ref(graph.outputs[i]);

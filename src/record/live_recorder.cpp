@@ -171,23 +171,24 @@ void LiveRecorder::add_input(PyObject* tensor) {
   if (failed_) return;
   if (auto found = known_.find(input.unsafeGetTensorImpl()); found != known_.end()) {
     Role role = graph_.values[found->second.value].role;
-    if (role == Role::State) return fail("an argument is also part of the state");
-    if (role == Role::Input) return fail("the same tensor is two arguments");
+    if (graph::is_state(role)) return fail("an argument is also part of the state");
+    if (role == Role::Argument) return fail("the same tensor is two arguments");
     return fail("a tensor made during the call came back as an argument");
   }
   if (auto reason = why_not_plain(tensor); !reason.empty()) return fail(reason);
-  add_outside(input, Role::Input, graph_.inputs);
+  add_outside(input, Role::Argument, graph_.inputs);
 }
 
 void LiveRecorder::add_state(PyObject* tensor) {
   const at::Tensor& state = runtime::unpack_tensor(tensor);
   if (failed_) return;
   if (auto found = known_.find(state.unsafeGetTensorImpl()); found != known_.end()) {
-    if (graph_.values[found->second.value].role == Role::Input) fail("an argument is also part of the state");
+    if (graph_.values[found->second.value].role == Role::Argument) fail("an argument is also part of the state");
     return;  // already noted, or made during the call and stored somewhere
   }
   if (auto reason = why_not_plain(tensor); !reason.empty()) return fail(reason);
-  if (add_outside(state, Role::State, graph_.states)) state_objects_.push_back(py::Ref::borrow(tensor));
+  Role role = Py_TYPE(tensor) == runtime::parameter_class() ? Role::Parameter : Role::Buffer;
+  if (add_outside(state, role, graph_.states)) state_objects_.push_back(py::Ref::borrow(tensor));
 }
 
 bool LiveRecorder::add_outside(const at::Tensor& tensor, Role role, std::vector<ValueId>& list) {

@@ -127,7 +127,7 @@ class Checks final : public runtime::TensorChecks {
 
   graph::Value value_of(const Expected& expected) const {
     auto shape = shapes_.begin() + expected.shape_at;
-    return {graph::Role::Input,
+    return {graph::Role::Argument,
             c10::typeMetaToScalarType(expected.dtype),
             expected.device,
             {shape, shape + expected.dim},
@@ -161,7 +161,7 @@ std::string Checks::explain(size_t index, PyObject* actual) const {
   }
   const at::Tensor& tensor = runtime::unpack_tensor(actual);
   if (auto kind = why_not_plain(*tensor.unsafeGetTensorImpl()); !kind.empty()) return kind + ", was " + was;
-  graph::Value value{graph::Role::Input,
+  graph::Value value{graph::Role::Argument,
                      tensor.scalar_type(),
                      tensor.device(),
                      {tensor.sizes().begin(), tensor.sizes().end()},

@@ -206,7 +206,7 @@ void Replay::flatten(const graph::Op& op, size_t index) {
   for (const graph::TensorRef& result : op.results) {
     const Operand& place = places_[result.value];
     if (place.kind != Operand::Slot) continue;  // a constant that was written and returned
-    if (graph_.values[result.value].role == Role::State) continue;
+    if (graph::is_state(graph_.values[result.value].role)) continue;
     if (last_uses_[result.value] == kNever) continue;
     if (last_uses_[result.value] != kForever && last_uses_[result.value] <= index) continue;
     results_.push_back({result.position, result.item, place.index});
@@ -332,7 +332,7 @@ bool Replay::give_outputs(Slots& slots, PyObject* const* inputs, PyObject** outp
     const Output& output = outputs_[i];
     if (output.same_as >= 0) {
       outputs[i] = Py_NewRef(outputs[output.same_as]);
-    } else if (output.role == Role::Input) {
+    } else if (output.role == Role::Argument) {
       outputs[i] = Py_NewRef(inputs[output.index]);
     } else {
       outputs[i] = wrap_tensor(std::move(slots[output.index]));
