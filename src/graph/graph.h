@@ -40,7 +40,7 @@ struct Value {
   // on symbols, these are the numbers of the call that was recorded.
   c10::SmallVector<int64_t, 4> sizes;
   c10::SmallVector<int64_t, 4> strides;
-  ValueId memory = 0;  // the first value that lives in the same memory; itself if none does
+  ValueId memory = 0;              // the first value that lives in the same memory; itself if none does
   std::vector<ExprId> shape = {};  // sizes, then strides; empty if none depends on a symbol
   std::string name = {};           // of an argument or state: "x", "layers.0.weight"; may be empty
 };
@@ -60,7 +60,8 @@ struct TensorList {
   bool optional;  // Tensor?[] instead of Tensor[]
 };
 
-// An argument, or an item of a list of numbers, that depends on symbols. The number itself is that of the recorded call.
+// An argument, or an item of a list of numbers, that depends on symbols. The number itself is that of the recorded
+// call.
 struct SizeRef {
   uint32_t position;
   int32_t item;  // or TensorRef::kWhole

@@ -162,7 +162,8 @@ std::string to_text(const Value& value) {
 std::string to_text(const Graph& graph) {
   std::string text;
   auto list = [&](const std::vector<ValueId>& ids) {
-    for (ValueId id : ids) text += role_text(graph.values[id].role) + " " + ref(id) + ": " + to_text(graph.values[id]) + "\n";
+    for (ValueId id : ids)
+      text += role_text(graph.values[id].role) + " " + ref(id) + ": " + to_text(graph.values[id]) + "\n";
   };
   list(graph.inputs);
   list(graph.states);
