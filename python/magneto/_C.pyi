@@ -7,6 +7,8 @@ from typing import Any, overload
 
 import torch
 
+import magneto.recording
+
 
 class UserError(ValueError):
     pass
@@ -534,6 +536,18 @@ class Graph:
         Runs the operators below autograd, after checking that the inputs are what the graph expects.
         """
 
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """
+        Calls it like the function that it was recorded from; otherwise with its inputs, as `run`.
+        """
+
+    @property
+    def calling(self) -> magneto.recording.Calling | None:
+        """How arguments become inputs, and outputs the result."""
+
+    @calling.setter
+    def calling(self) -> magneto.recording.Calling | None: ...
+
     @property
     def inputs(self) -> list[GraphValue]:
         """The tensors that `run` takes."""
@@ -561,3 +575,28 @@ class Graph:
     @property
     def outputs(self) -> list[GraphValue]:
         """What `run` returns."""
+
+class Recording:
+    """A recording of the operators that run on this thread."""
+
+    def __init__(self, live: bool, name_state: Callable) -> None: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def input(self, tensor: object, name: str) -> object:
+        """Adds an argument; gives the tensor to call the program with."""
+
+    def gradient(self, output: object, name: str) -> object:
+        """
+        Adds the gradient of an output as an input; gives the tensor to start the backward with.
+        """
+
+    def output(self, tensor: object) -> None: ...
+
+    def states(self) -> list:
+        """The tensors that were met and are not arguments."""
+
+    def finish(self) -> object:
+        """Stops, and gives the graph."""
