@@ -1,4 +1,4 @@
-// Sizes that are not known yet: symbols, integer expressions over them in a simplified form, and what is assumed of them.
+// Sizes that differ from run to run: symbols, expressions over them in a simplified form, and what is assumed of them.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -155,7 +155,7 @@ class Symbols {
   std::string text(ExprId expr) const;
   // The same in the names of the user's inputs: "x.size(0) * 2".
   std::string words(ExprId expr) const;
-  // The inverse of `text`; also takes what a person would write. UserError if it is not an expression over known symbols.
+  // The inverse of `text`; also takes what a person would write. UserError if it is no expression over known symbols.
   ExprId parse(std::string_view text);
 
  private:
@@ -191,6 +191,13 @@ class Symbols {
     ExprId expr;
     Range range;
   };
+  // One assumption: of kind Eq or Le, that `expr` compares so with `number`, or does not; else the condition `expr`.
+  struct Fact {
+    Kind kind;
+    ExprId expr;
+    int64_t number;
+    bool truth;
+  };
   // `symbol` is `value`, because `guard` holds.
   struct Substitution {
     ExprId symbol;
@@ -209,14 +216,17 @@ class Symbols {
   int64_t value(ExprId expr) const { return nodes_[expr].value.integer; }
   int order(ExprId a, ExprId b) const;
   void require(ExprId expr, Type type, const char* what) const;
-  std::optional<std::string> compute(const Node& node, std::span<const int64_t> symbols, std::span<const Number> values,
-                                     Number& result) const;
+  // What prevents it, or null.
+  const char* compute(const Node& node, std::span<const Number> values, Number& result) const;
+  const char* compute_integer(const Node& node, std::span<const Number> values, int64_t& result) const;
+  void compute_float(const Node& node, std::span<const Number> values, Number& result) const;
 
   // Polynomials.
   Poly poly(ExprId expr) const;
   ExprId from(Poly poly);
   std::span<const int64_t> atoms(ExprId monomial, int64_t& single) const;
   int order_monomials(ExprId a, ExprId b) const;
+  static bool is_negative(const Poly& poly);
   Poly add(const Poly& a, const Poly& b, int64_t factor) const;
   Poly mul(const Poly& a, const Poly& b);
   ExprId mul_monomials(ExprId a, ExprId b);
@@ -226,21 +236,26 @@ class Symbols {
   bool absorb_divisions(Poly& poly);
   bool known_multiple(ExprId a, ExprId b) const;
   ExprId settle(ExprId expr);
+  ExprId settle_condition(ExprId condition);
   ExprId extremum(Kind kind, ExprId a, ExprId b);
   ExprId floats(Kind kind, ExprId a, ExprId b);
+  ExprId divide_rest(ExprId a, ExprId b);
   void require_nonzero(ExprId divisor);
 
   // Assumptions.
   ExprId rebuild(ExprId expr);
   Range compute_range(ExprId expr);
+  void mark_parts(std::vector<bool>& marked) const;
   bool contains(ExprId expr, ExprId part) const;
   void note(ExprId condition, bool truth);
   void refine(ExprId expr, Range range);
-  void exclude(ExprId expr, int64_t value, ExprId condition);
   bool substitute(ExprId sum, int64_t value);
   void review();
-  std::vector<Condition> conditions_in_words_order() const;
-  std::string failure(const std::string& condition, std::span<const ExprId> parts, std::span<const int64_t> values) const;
+  // Calls f(fact) until it returns false.
+  template <class F>
+  void each_fact(F f) const;
+  std::string write(const Fact& fact, bool in_words) const;
+  std::string failure(const std::string& what, ExprId expr, std::span<const int64_t> symbols) const;
 
   std::vector<Symbol> symbols_;
   std::vector<Node> nodes_;
@@ -252,6 +267,7 @@ class Symbols {
   std::vector<Bound> bounds_;          // of expressions other than symbols
   std::vector<Condition> conditions_;  // that are not bounds
   bool frozen_ = false;
+  bool stale_ = false;  // symbols were narrowed or substituted since the other assumptions were simplified
 
   // What was found out since the last new assumption.
   uint32_t generation_ = 0;
