@@ -9,6 +9,7 @@
 
 #include <string>
 #include <typeinfo>
+#include <utility>
 
 namespace magneto::record {
 namespace {
@@ -17,7 +18,8 @@ using c10::DispatchKeySet;
 using c10::SymInt;
 using c10::SymIntArrayRef;
 
-thread_local int meta_scopes = 0;
+// The device that the meta device stands for.
+thread_local std::optional<c10::Device> meta_stands_for;
 
 class TraceImpl final : public c10::TensorImpl {
  public:
@@ -43,7 +45,7 @@ class TraceImpl final : public c10::TensorImpl {
     set_custom_device(true);
   }
 
-  c10::Device device_custom() const override { return meta_scopes ? c10::Device(c10::kMeta) : device_default(); }
+  c10::Device device_custom() const override { return meta_stands_for ? c10::Device(c10::kMeta) : device_default(); }
 
   // Asked for only if something is symbolic.
   c10::IntArrayRef sizes_custom() const override { return specialise(sym_sizes_default(), sizes_); }
@@ -119,6 +121,7 @@ DispatchKeySet keys_for(c10::Device device) {
 at::Tensor make_trace(SymIntArrayRef sizes, SymIntArrayRef strides, SymInt offset, c10::ScalarType dtype,
                       c10::Device device) {
   auto type = c10::scalarTypeToTypeMeta(dtype);
+  if (meta_stands_for && device.is_meta()) device = *meta_stands_for;
   auto impl = c10::make_intrusive<TraceImpl>(
       make_storage(storage_bytes(sizes, strides, offset, type.itemsize()), device), keys_for(device), type);
   set_layout(*impl, sizes, strides, std::move(offset));
@@ -128,17 +131,20 @@ at::Tensor make_trace(SymIntArrayRef sizes, SymIntArrayRef strides, SymInt offse
 at::Tensor make_trace_view(const at::Tensor& base, SymIntArrayRef sizes, SymIntArrayRef strides, SymInt offset,
                            std::optional<c10::ScalarType> dtype) {
   const auto* from = base.unsafeGetTensorImpl();
+  auto type = dtype ? c10::scalarTypeToTypeMeta(*dtype) : from->dtype();
   auto impl = c10::make_intrusive<TraceImpl>(c10::TensorImpl::VIEW, c10::Storage(from->unsafe_storage()),
-                                             from->key_set(), dtype ? c10::scalarTypeToTypeMeta(*dtype) : from->dtype());
+                                             from->key_set(), type);
   set_layout(*impl, sizes, strides, std::move(offset));
   return at::Tensor(std::move(impl));
 }
 
-at::Tensor trace_of(const at::Tensor& real) {
+at::Tensor trace_of(const at::Tensor& real, std::optional<c10::Device> device) {
   const auto* from = real.unsafeGetTensorImpl();
   constexpr DispatchKeySet bits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
-  auto impl = c10::make_intrusive<TraceImpl>(make_storage(real.storage().sym_nbytes(), real.device()),
-                                             keys_for(real.device()) | (from->key_set() & bits), from->dtype());
+  c10::Device place = device.value_or(real.device());
+  if (meta_stands_for && place.is_meta()) place = *meta_stands_for;
+  auto impl = c10::make_intrusive<TraceImpl>(make_storage(real.storage().sym_nbytes(), place),
+                                             keys_for(place) | (from->key_set() & bits), from->dtype());
   set_layout(*impl, real.sym_sizes(), real.sym_strides(), real.sym_storage_offset());
   if (from->is_wrapped_number()) impl->set_wrapped_number(true);
   return at::Tensor(std::move(impl));
@@ -146,7 +152,8 @@ at::Tensor trace_of(const at::Tensor& real) {
 
 bool is_trace_impl(const at::Tensor& tensor) { return typeid(*tensor.unsafeGetTensorImpl()) == typeid(TraceImpl); }
 
-MetaScope::MetaScope() { ++meta_scopes; }
-MetaScope::~MetaScope() { --meta_scopes; }
+MetaScope::MetaScope(c10::Device device) : before_(std::exchange(meta_stands_for, device)) {}
+MetaScope::~MetaScope() { meta_stands_for = before_; }
+bool MetaScope::is_on() { return meta_stands_for.has_value(); }
 
 }  // namespace magneto::record
