@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, overload
 
+import torch
+
 
 class UserError(ValueError):
     pass
@@ -418,3 +420,144 @@ class RootGuardManager:
 
     def check_verbose(self, f_locals: object) -> GuardDebugInfo:
         """The same as check, slower, with the reason."""
+
+class GraphValue:
+    """A tensor of a graph."""
+
+    @property
+    def id(self) -> int:
+        """Its number in the text of the graph."""
+
+    @property
+    def role(self) -> str:
+        """'argument', 'parameter', 'buffer', 'constant' or 'result'."""
+
+    @property
+    def name(self) -> str:
+        """As in the program; may be empty."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As it was when the value came into being."""
+
+    @property
+    def stride(self) -> tuple[int, ...]: ...
+
+    @property
+    def memory(self) -> int:
+        """
+        The number of the first value that lives in the same memory; its own if none does.
+        """
+
+    def __repr__(self) -> str: ...
+
+class GraphOp:
+    """A call of an operator in a graph."""
+
+    @property
+    def name(self) -> str:
+        """'aten::add'"""
+
+    @property
+    def overload(self) -> str:
+        """'Tensor'; empty for the default one."""
+
+    @property
+    def arguments(self) -> list[object]:
+        """All of them, in the order of the schema; tensors as GraphValue."""
+
+    @property
+    def results(self) -> list[object]:
+        """In the order of the schema; None for what is no tensor."""
+
+    @property
+    def line(self) -> tuple[str, int, str] | None:
+        """File, line number and function that called it, if that is known."""
+
+    @property
+    def grad_mode(self) -> bool:
+        """In force when it ran."""
+
+    @property
+    def below_inplace(self) -> bool:
+        """
+        Ran where version counters and views are not kept, as inside an autograd kernel.
+        """
+
+    @property
+    def autocast(self) -> bool:
+        """Runs with the autocast of the caller."""
+
+    @property
+    def expected(self) -> bool | int | float | complex | None:
+        """The number that it must return, if anything relies on that."""
+
+    def __repr__(self) -> str: ...
+
+class Graph:
+    """
+    Straight-line tensor work: values, and calls of ATen operators in order.
+
+    Keeps its state (parameters and buffers) alive and uses it by reference.
+    """
+
+    @staticmethod
+    def parse(text: str, states: Iterable[torch.Tensor] | dict[str, torch.Tensor] | None = None, constants: Iterable[torch.Tensor] | None = None) -> Graph:
+        """
+        The graph that `text` describes: the inverse of `.text`.
+
+        states: the tensors of its parameters and buffers, in order or by name; without them it cannot run.
+        constants: the tensors of those constants that are written without contents, in order.
+        """
+
+    @property
+    def text(self) -> str:
+        """The graph as text that `parse` reads."""
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+    def __len__(self) -> int: ...
+
+    def verify(self) -> None:
+        """Raises InternalError if the graph means nothing."""
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """
+        Runs the operators below autograd, after checking that the inputs are what the graph expects.
+        """
+
+    @property
+    def inputs(self) -> list[GraphValue]:
+        """The tensors that `run` takes."""
+
+    @property
+    def states(self) -> list[tuple[str, torch.Tensor | None]]:
+        """Parameters and buffers, with their names."""
+
+    @property
+    def state_values(self) -> list[GraphValue]:
+        """What operators name `states` by."""
+
+    @property
+    def constants(self) -> list[torch.Tensor]:
+        """Tensors whose contents belong to the graph; not to be written."""
+
+    @property
+    def constant_values(self) -> list[GraphValue]:
+        """What operators name `constants` by."""
+
+    @property
+    def ops(self) -> list[GraphOp]:
+        """The operators, in order."""
+
+    @property
+    def outputs(self) -> list[GraphValue]:
+        """What `run` returns."""

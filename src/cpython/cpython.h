@@ -127,6 +127,10 @@ void mg_frame_read(mg_frame* frame, mg_frame_view* view);
 // Of a frame that runs: the instruction that is under way. Of one at rest: the one that comes next.
 int mg_frame_executing(mg_frame* frame);
 int mg_frame_next_instruction(mg_frame* frame);
+// The innermost frame of a thread that runs Python code, and the next one outwards; NULL: none. For the thread itself
+// also without the GIL: nobody else changes its frames.
+mg_frame* mg_frame_innermost(PyThreadState* thread);
+mg_frame* mg_frame_outward(mg_frame* frame);
 void mg_frame_resume_before(mg_frame* frame, int index);
 
 // A new frame on the thread's data stack, every local unbound. `mg_frame_clear` ends it, and so does the evaluator

@@ -28,6 +28,17 @@ int mg_frame_executing(mg_frame* frame) { return _PyInterpreterFrame_LASTI(frame
 
 int mg_frame_next_instruction(mg_frame* frame) { return _PyInterpreterFrame_LASTI(frame) - BEFORE_FIRST; }
 
+static mg_frame* skip_frames_of_c(mg_frame* frame) {
+#if EVALUATOR_CLEARS
+  while (frame && frame->owner == FRAME_OWNED_BY_CSTACK) frame = frame->previous;
+#endif
+  return frame;
+}
+
+mg_frame* mg_frame_innermost(PyThreadState* thread) { return skip_frames_of_c(CURRENT_FRAME(thread)); }
+
+mg_frame* mg_frame_outward(mg_frame* frame) { return skip_frames_of_c(frame->previous); }
+
 void mg_frame_resume_before(mg_frame* frame, int index) {
   EXECUTING(frame) = _PyCode_CODE(code_of(frame)) + index + BEFORE_FIRST;
 }

@@ -1,10 +1,8 @@
-// Building, pruning and checking graphs.
+// Building and pruning graphs.
 #include "graph/graph.h"
 
 #include <bit>
 #include <string_view>
-
-#include "runtime/errors.h"
 
 namespace magneto::graph {
 
@@ -128,87 +126,5 @@ void remove_dead_ops(Graph& graph) {
   }
   graph.ops.erase(graph.ops.begin() + static_cast<ptrdiff_t>(kept), graph.ops.end());
 }
-
-namespace {
-
-class Verifier {
- public:
-  explicit Verifier(const Graph& graph) : graph_(graph), made_(graph.values.size(), false) {}
-
-  void run() {
-    define_all(graph_.inputs, [](Role role) { return role == Role::Argument; });
-    define_all(graph_.states, is_state);
-    define_all(graph_.constants, [](Role role) { return role == Role::Constant; });
-    if (graph_.constants.size() != graph_.constant_tensors.size()) MAGNETO_BUG("graph: constants without contents");
-    for (size_t i = 0; i < graph_.ops.size(); ++i) check_op(i);
-    for (ValueId output : graph_.outputs) check_use(output, kOutputs);
-  }
-
- private:
-  void define_all(const std::vector<ValueId>& ids, bool (*fits)(Role)) {
-    for (ValueId id : ids) {
-      if (id >= made_.size()) MAGNETO_BUG("graph: value %" + std::to_string(id) + " does not exist");
-      if (made_[id]) MAGNETO_BUG("graph: value %" + std::to_string(id) + " is made twice");
-      if (!fits(graph_.values[id].role)) MAGNETO_BUG("graph: value %" + std::to_string(id) + " has the wrong role");
-      made_[id] = true;
-    }
-  }
-
-  static constexpr size_t kOutputs = SIZE_MAX;
-
-  std::string name(size_t index) const {
-    if (index == kOutputs) return "an output";
-    return "op " + std::to_string(index) + " (" + graph_.ops[index].info->name + ")";
-  }
-
-  void check_use(ValueId id, size_t by) const {
-    if (id >= made_.size() || !made_[id]) {
-      MAGNETO_BUG("graph: value %" + std::to_string(id) + " is used by " + name(by) + " before it is made");
-    }
-  }
-
-  void check_op(size_t index) {
-    const Op& op = graph_.ops[index];
-    const auto& schema = op.handle.schema();
-    if (op.args.size() != schema.arguments().size()) MAGNETO_BUG("graph: wrong number of arguments in " + name(index));
-    for (const TensorRef& tensor : op.tensors) {
-      check_use(tensor.value, index);
-      if (tensor.position >= op.args.size()) MAGNETO_BUG("graph: no such argument in " + name(index));
-      if (tensor.item != TensorRef::kWhole) check_item(index, tensor);
-    }
-    for (const TensorRef& result : op.results) {
-      if (result.position >= schema.returns().size()) MAGNETO_BUG("graph: no such result in " + name(index));
-      if (result.value >= made_.size()) MAGNETO_BUG("graph: a result of " + name(index) + " does not exist");
-      if (made_[result.value] && !is_argument(op, result.value)) {
-        MAGNETO_BUG("graph: value %" + std::to_string(result.value) + " is made again by " + name(index));
-      }
-      if (!made_[result.value] && graph_.values[result.value].role != Role::Result) {
-        MAGNETO_BUG("graph: " + name(index) + " makes a value that is not a result");
-      }
-      made_[result.value] = true;
-    }
-  }
-
-  void check_item(size_t index, const TensorRef& tensor) const {
-    for (const TensorList& list : graph_.ops[index].lists) {
-      if (list.position == tensor.position && tensor.item >= 0 && tensor.item < static_cast<int64_t>(list.size)) return;
-    }
-    MAGNETO_BUG("graph: no such list item in " + name(index));
-  }
-
-  static bool is_argument(const Op& op, ValueId id) {
-    for (const TensorRef& tensor : op.tensors) {
-      if (tensor.value == id) return true;
-    }
-    return false;
-  }
-
-  const Graph& graph_;
-  std::vector<bool> made_;
-};
-
-}  // namespace
-
-void verify(const Graph& graph) { Verifier(graph).run(); }
 
 }  // namespace magneto::graph

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/schema_info.h"
@@ -37,7 +38,7 @@ struct Value {
   // on symbols, these are the numbers of the call that was recorded.
   c10::SmallVector<int64_t, 4> sizes;
   c10::SmallVector<int64_t, 4> strides;
-  ValueId memory = 0;  // the first value that lives in the same memory; itself if none does
+  ValueId memory = 0;              // the first value that lives in the same memory; itself if none does
   std::vector<ExprId> shape = {};  // sizes, then strides; empty if none depends on a symbol
   std::string name = {};           // of an argument or state: "x", "layers.0.weight"; may be empty
 };
@@ -57,7 +58,8 @@ struct TensorList {
   bool optional;  // Tensor?[] instead of Tensor[]
 };
 
-// An argument, or an item of a list of numbers, that depends on symbols. The number itself is that of the recorded call.
+// An argument, or an item of a list of numbers, that depends on symbols. The number itself is that of the recorded
+// call.
 struct SizeRef {
   uint32_t position;
   int32_t item;  // or TensorRef::kWhole
@@ -120,10 +122,17 @@ bool has_effect(const Graph& graph, const Op& op);
 void remove_dead_ops(Graph& graph);
 
 // "%5: f32[2, 8] = aten.linear(%1, %2, %3)", one line per input, state, constant and operator.
-std::string to_text(const Graph& graph);
-std::string to_text(const Value& value);
+enum class Contents : uint8_t { All, Small };  // of constants; without all of them the text cannot be parsed
+std::string to_text(const Graph& graph, Contents contents = Contents::All);
+std::string to_text(const Graph& graph, const Op& op);
+std::string to_text(const Value& value);  // "f32[2, 8]"
+// The inverse of to_text. A constant without contents takes the next one of `contents`. UserError with line and column.
+Graph parse(std::string_view text, const std::vector<at::Tensor>& contents = {});
 
-// InternalError if a value is used before it is made, made twice, or an index is out of range.
+// What is wrong: a value that is used before it is made or made twice, an index out of range, an argument that the
+// schema does not take, ...; empty if nothing is.
+std::string find_fault(const Graph& graph);
+// InternalError if there is a fault.
 void verify(const Graph& graph);
 
 }  // namespace magneto::graph

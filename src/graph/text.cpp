@@ -1,143 +1,241 @@
-// Graphs as text for people.
-#include <cinttypes>
+// Prints graphs as text; parse.cpp says what the text looks like and why.
+#include "graph/text.h"
+
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdio>
-#include <optional>
+#include <cstdlib>
+#include <map>
 
-#include "graph/graph.h"
+#include "graph/contents.h"
 
 namespace magneto::graph {
 namespace {
 
-const char* short_name(c10::ScalarType dtype) {
-  switch (dtype) {
-    case c10::ScalarType::Float: return "f32";
-    case c10::ScalarType::Double: return "f64";
-    case c10::ScalarType::Half: return "f16";
-    case c10::ScalarType::BFloat16: return "bf16";
-    case c10::ScalarType::Long: return "i64";
-    case c10::ScalarType::Int: return "i32";
-    case c10::ScalarType::Short: return "i16";
-    case c10::ScalarType::Char: return "i8";
-    case c10::ScalarType::Byte: return "u8";
-    case c10::ScalarType::Bool: return "bool";
-    case c10::ScalarType::ComplexFloat: return "c64";
-    case c10::ScalarType::ComplexDouble: return "c128";
-    default: return c10::toString(dtype);
+constexpr std::pair<c10::ScalarType, std::string_view> kShortNames[] = {
+    {c10::ScalarType::Float, "f32"},        {c10::ScalarType::Double, "f64"},        {c10::ScalarType::Half, "f16"},
+    {c10::ScalarType::BFloat16, "bf16"},    {c10::ScalarType::Long, "i64"},          {c10::ScalarType::Int, "i32"},
+    {c10::ScalarType::Short, "i16"},        {c10::ScalarType::Char, "i8"},           {c10::ScalarType::Byte, "u8"},
+    {c10::ScalarType::ComplexFloat, "c64"}, {c10::ScalarType::ComplexDouble, "c128"}};
+
+template <typename Number>
+std::string shortest(Number number, Number (*read)(const char*, char**), int most_digits) {
+  char buffer[40];
+  for (int digits = 1; digits <= most_digits; ++digits) {
+    std::snprintf(buffer, sizeof buffer, "%.*g", digits, static_cast<double>(number));
+    if (read(buffer, nullptr) == number) break;
   }
+  std::string text = buffer;
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 
-std::string join(c10::ArrayRef<int64_t> numbers) {
-  std::string text;
-  for (size_t i = 0; i < numbers.size(); ++i) text += (i ? ", " : "") + std::to_string(numbers[i]);
-  return text;
+template <typename Items, typename Text>
+std::string join(const Items& items, Text text) {
+  std::string joined;
+  for (const auto& item : items) joined += (joined.empty() ? "" : ", ") + text(item);
+  return joined;
 }
 
-bool is_contiguous(const Value& value) {
-  int64_t expected = 1;
-  for (size_t i = value.sizes.size(); i-- > 0;) {
-    if (value.sizes[i] == 0) return true;
-    if (value.sizes[i] != 1 && value.strides[i] != expected) return false;
-    expected *= value.sizes[i];
-  }
-  return true;
-}
-
-std::string number_text(double number) {
-  if (std::isnan(number)) return "nan";
-  if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
-  char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%.17g", number);
-  for (int digits = 1; digits < 17; ++digits) {  // the shortest text that reads back as the same number
-    char shorter[32];
-    std::snprintf(shorter, sizeof shorter, "%.*g", digits, number);
-    if (std::strtod(shorter, nullptr) == number) {
-      std::string text = shorter;
-      return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
-    }
-  }
-  return buffer;
-}
+std::string number(int64_t value) { return std::to_string(value); }
 
 std::string ref(ValueId id) { return "%" + std::to_string(id); }
 
-std::string constant_text(const c10::IValue& value, const c10::TypePtr& type) {
-  if (value.isNone()) return "None";
-  if (value.isBool()) return value.toBool() ? "True" : "False";
-  if (value.isInt()) {
-    auto inner = type && type->kind() == c10::TypeKind::OptionalType ? type->containedType(0) : type;
-    if (inner && inner->kind() == c10::TypeKind::ScalarTypeType) {
-      return short_name(static_cast<c10::ScalarType>(value.toInt()));
-    }
-    return std::to_string(value.toInt());
-  }
-  if (value.isDouble()) return number_text(value.toDouble());
-  if (value.isComplexDouble()) {
-    auto number = value.toComplexDouble();
-    return "(" + number_text(number.real()) + "+" + number_text(number.imag()) + "j)";
-  }
-  if (value.isString()) return "'" + value.toStringRef() + "'";
-  if (value.isDevice()) return value.toDevice().str();
-  if (value.isGenerator()) return "<generator>";
-  if (value.isList()) {
-    std::string text = "[";
-    for (const c10::IValue& item : value.toListRef()) {
-      text += (text.size() > 1 ? ", " : "") + constant_text(item, nullptr);
-    }
-    return text + "]";
-  }
-  return "<" + value.tagKind() + ">";
-}
+class Printer {
+ public:
+  Printer(const Graph& graph, Contents contents) : graph_(graph), contents_(contents) {}
 
-std::optional<std::string> tensor_text(const Op& op, uint32_t position) {
-  for (const TensorList& list : op.lists) {
-    if (list.position != position) continue;
-    std::vector<std::string> items(list.size, "None");
+  std::string graph() {
+    choose_mode();
+    std::string text = mode_ ? "mode " + flags_text(mode_) + "\n" : "";
+    for (const auto* ids : {&graph_.inputs, &graph_.states}) {
+      for (ValueId id : *ids) text += role_text(graph_.values[id].role) + " " + definition(id) + "\n";
+    }
+    for (size_t i = 0; i < graph_.constants.size(); ++i) text += constant(i) + "\n";
+    for (const Op& op : graph_.ops) text += this->op(op) + "\n";
+    return text + (graph_.outputs.empty() ? "return" : "return " + join(graph_.outputs, ref)) + "\n";
+  }
+
+  std::string op(const Op& op) const {
+    const auto& schema = op.handle.schema();
+    std::string name = schema.name();
+    if (size_t colon = name.find("::"); colon != std::string::npos) name.replace(colon, 2, ".");
+    if (!schema.overload_name().empty()) name += "." + schema.overload_name();
+    std::string results = this->results(op);
+    std::string text = (results.empty() ? "" : results + " = ") + name + "(" + arguments(op) + ")";
+    if (!op.expected.isNone()) text += " == " + argument_text(op.expected, *c10::NumberType::get());
+    if (unsigned flags = flags_of(op); flags != mode_) text += " [" + flags_text(flags) + "]";
+    if (op.line == Op::kNoLine) return text;
+    const Line& line = graph_.lines[op.line];
+    return text + "  # " + escaped(line.file, "") + ":" + std::to_string(line.number) + " " +
+           escaped(line.function, " ");
+  }
+
+  std::string type(const Value& value) const {
+    std::string text = dtype_text(value.dtype) + "[" + join(value.sizes, number) + "]";
+    if (value.strides != dense_strides(value.sizes)) text += "{" + join(value.strides, number) + "}";
+    if (!value.device.is_cpu()) text += " " + value.device.str();
+    return text;
+  }
+
+ private:
+  static unsigned flags_of(const Op& op) {
+    unsigned flags = 0;
+    for (size_t i = 0; i < kFlags.size(); ++i) flags |= static_cast<unsigned>(op.*kFlags[i].member) << i;
+    return flags;
+  }
+
+  static std::string flags_text(unsigned flags) {
+    std::string text;
+    for (size_t i = 0; i < kFlags.size(); ++i) {
+      if (flags >> i & 1) text += (text.empty() ? "" : " ") + std::string(kFlags[i].name);
+    }
+    return text.empty() ? std::string(kNoFlags) : text;
+  }
+
+  // What most operators run under; the others say so themselves.
+  void choose_mode() {
+    std::array<size_t, 1 << kFlags.size()> counts{};
+    for (const Op& op : graph_.ops) ++counts[flags_of(op)];
+    mode_ = static_cast<unsigned>(std::max_element(counts.begin(), counts.end()) - counts.begin());
+  }
+
+  std::string definition(ValueId id) const {
+    const Value& value = graph_.values[id];
+    std::string name = value.name.empty() ? "" : " " + (is_bare_name(value.name) ? value.name : in_quotes(value.name));
+    return ref(id) + name + ": " + type(value) + (value.memory == id ? "" : " in " + ref(value.memory));
+  }
+
+  std::string constant(size_t index) const {
+    const at::Tensor& tensor = graph_.constant_tensors[index];
+    std::string text = "constant " + definition(graph_.constants[index]);
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) text += " number";
+    if (auto elements = elements_text(tensor)) return text + " = " + *elements;
+    if (contents_ == Contents::Small) return text + " = ...";
+    return text + " = base64 " + in_quotes(to_base64(element_bytes(tensor)));
+  }
+
+  // An operator may return what it was given, which is known already.
+  std::string result(const Op& op, ValueId id) const {
     for (const TensorRef& tensor : op.tensors) {
-      if (tensor.position == position) items[static_cast<size_t>(tensor.item)] = ref(tensor.value);
+      if (tensor.value == id) return ref(id);
     }
-    std::string text = "[";
-    for (const std::string& item : items) text += (text.size() > 1 ? ", " : "") + item;
-    return text + "]";
+    return definition(id);
   }
-  for (const TensorRef& tensor : op.tensors) {
-    if (tensor.position == position) return ref(tensor.value);
+
+  // By position; "_" stands for a result that is no tensor, or absent.
+  std::string results(const Op& op) const {
+    std::map<uint32_t, std::map<int32_t, ValueId>> places;
+    for (const TensorRef& result : op.results) places[result.position][result.item] = result.value;
+    std::string text;
+    uint32_t next = 0;
+    for (const auto& [position, items] : places) {
+      for (; next < position; ++next) text += (text.empty() ? "_" : ", _");
+      ++next;
+      if (!text.empty()) text += ", ";
+      if (items.begin()->first == TensorRef::kWhole) {
+        text += result(op, items.begin()->second);
+        continue;
+      }
+      std::vector<std::string> listed(static_cast<size_t>(items.rbegin()->first) + 1, "_");
+      for (const auto& [item, id] : items) listed[static_cast<size_t>(item)] = result(op, id);
+      text += "[" + join(listed, [](const std::string& item) { return item; }) + "]";
+    }
+    return text;
   }
-  return std::nullopt;
+
+  std::optional<std::string> tensors(const Op& op, uint32_t position) const {
+    for (const TensorList& list : op.lists) {
+      if (list.position != position) continue;
+      std::vector<std::string> items(list.size, "None");
+      for (const TensorRef& tensor : op.tensors) {
+        if (tensor.position == position) items[static_cast<size_t>(tensor.item)] = ref(tensor.value);
+      }
+      return "[" + join(items, [](const std::string& item) { return item; }) + "]";
+    }
+    for (const TensorRef& tensor : op.tensors) {
+      if (tensor.position == position) return ref(tensor.value);
+    }
+    return std::nullopt;
+  }
+
+  // Leaves out what equals the default, and names what follows a gap.
+  std::string arguments(const Op& op) const {
+    const auto& arguments = op.handle.schema().arguments();
+    std::string text;
+    bool named = false;
+    for (uint32_t i = 0; i < arguments.size(); ++i) {
+      const auto& argument = arguments[i];
+      auto tensor = tensors(op, i);
+      std::string value = tensor ? *tensor : argument_text(op.args[i], *argument.real_type());
+      if (!tensor && argument.default_value() &&
+          value == argument_text(*argument.default_value(), *argument.real_type())) {
+        named = true;
+        continue;
+      }
+      if (!text.empty()) text += ", ";
+      text += named || argument.kwarg_only() ? argument.name() + "=" + value : value;
+    }
+    return text;
+  }
+
+  const Graph& graph_;
+  Contents contents_;
+  unsigned mode_ = 0;
+};
+
+}  // namespace
+
+std::string dtype_text(c10::ScalarType dtype) {
+  for (const auto& [type, name] : kShortNames) {
+    if (type == dtype) return std::string(name);
+  }
+  return std::string(c10::getDtypeNames(dtype).first);
 }
 
-// Leaves out what equals the default, and names what follows a gap.
-std::string arguments_text(const Op& op) {
-  const auto& arguments = op.handle.schema().arguments();
-  std::string text;
-  bool named = false;
-  for (uint32_t i = 0; i < arguments.size(); ++i) {
-    const auto& argument = arguments[i];
-    auto tensor = tensor_text(op, i);
-    std::string value = tensor ? *tensor : constant_text(op.args[i], argument.real_type());
-    if (!tensor && argument.default_value() &&
-        value == constant_text(*argument.default_value(), argument.real_type())) {
-      named = true;
-      continue;
-    }
-    if (!text.empty()) text += ", ";
-    text += named || argument.kwarg_only() ? argument.name() + "=" + value : value;
+std::optional<c10::ScalarType> find_dtype(std::string_view name) {
+  for (const auto& [type, short_name] : kShortNames) {
+    if (short_name == name) return type;
   }
+  const auto& names = c10::getStringToDtypeMap();
+  auto found = names.find(std::string(name));
+  return found == names.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::string number_text(double number) {
+  if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
+  if (!std::isnan(number)) return shortest(number, &std::strtod, 17);
+  constexpr uint64_t kUsual = 0x7ff8000000000000;
+  uint64_t bits = std::bit_cast<uint64_t>(number);
+  if (bits == kUsual) return "nan";
+  char text[32];
+  std::snprintf(text, sizeof text, "nan(0x%llx)", static_cast<unsigned long long>(bits));
   return text;
 }
 
-std::string op_text(const Graph& graph, const Op& op) {
-  std::string text;
-  for (const TensorRef& result : op.results) {
-    text += (text.empty() ? "" : ", ") + ref(result.value) + ": " + to_text(graph.values[result.value]);
-  }
-  const auto& schema = op.handle.schema();
-  std::string name = schema.name();
-  if (size_t colon = name.find("::"); colon != std::string::npos) name.replace(colon, 2, ".");
-  if (!schema.overload_name().empty()) name += "." + schema.overload_name();
-  text = (text.empty() ? text : text + " = ") + name + "(" + arguments_text(op) + ")";
-  return op.expected.isNone() ? text : text + " == " + constant_text(op.expected, nullptr);
+std::string number_text(float number) {
+  return std::isfinite(number) ? shortest(number, &std::strtof, 9) : number_text(static_cast<double>(number));
 }
+
+std::string escaped(std::string_view text, std::string_view also) {
+  std::string result;
+  for (char c : text) {
+    if (c == '\n') {
+      result += "\\n";
+    } else if (c == '\'' && also == "'") {
+      result += "\\'";
+    } else if (static_cast<unsigned char>(c) < ' ' || c == 127 || also.find(c) != std::string_view::npos) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\x%02x", static_cast<unsigned char>(c));
+      result += code;
+    } else {
+      result += c == '\\' ? "\\\\" : std::string(1, c);
+    }
+  }
+  return result;
+}
+
+std::string in_quotes(std::string_view text) { return "'" + escaped(text, "'") + "'"; }
 
 std::string role_text(Role role) {
   switch (role) {
@@ -150,27 +248,58 @@ std::string role_text(Role role) {
   return "result";
 }
 
-}  // namespace
-
-std::string to_text(const Value& value) {
-  std::string text = std::string(short_name(value.dtype)) + "[" + join(value.sizes) + "]";
-  if (!is_contiguous(value)) text += "{" + join(value.strides) + "}";
-  if (!value.device.is_cpu()) text += " " + value.device.str();
-  return text;
+bool is_bare_name(std::string_view name) {
+  if (name.empty() || (!std::isalpha(static_cast<unsigned char>(name[0])) && name[0] != '_')) return false;
+  return std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '[' || c == ']'; });
 }
 
-std::string to_text(const Graph& graph) {
-  std::string text;
-  auto list = [&](const std::vector<ValueId>& ids) {
-    for (ValueId id : ids) text += role_text(graph.values[id].role) + " " + ref(id) + ": " + to_text(graph.values[id]) + "\n";
-  };
-  list(graph.inputs);
-  list(graph.states);
-  list(graph.constants);
-  for (const Op& op : graph.ops) text += op_text(graph, op) + "\n";
-  text += "return";
-  for (size_t i = 0; i < graph.outputs.size(); ++i) text += (i ? ", " : " ") + ref(graph.outputs[i]);
-  return text + "\n";
+const c10::Type& inner_type(const c10::Type& type) {
+  return type.kind() == c10::TypeKind::OptionalType ? *type.containedType(0) : type;
 }
+
+std::string argument_text(const c10::IValue& value, const c10::Type& real_type) {
+  const c10::Type& type = inner_type(real_type);
+  if (value.isNone()) return "None";
+  if (value.isBool()) return value.toBool() ? "True" : "False";
+  if (value.isInt()) {
+    auto number = value.toInt();
+    auto index = static_cast<size_t>(number);
+    if (type.kind() == c10::TypeKind::ScalarTypeType) return dtype_text(static_cast<c10::ScalarType>(number));
+    if (type.kind() == c10::TypeKind::LayoutType && index < kLayoutNames.size())
+      return std::string(kLayoutNames[index]);
+    if (type.kind() == c10::TypeKind::MemoryFormatType && index < kMemoryFormatNames.size()) {
+      return std::string(kMemoryFormatNames[index]);
+    }
+    return std::to_string(number);
+  }
+  if (value.isDouble()) return number_text(value.toDouble());
+  if (value.isComplexDouble()) {
+    auto number = value.toComplexDouble();
+    std::string imaginary = number_text(number.imag());
+    return "(" + number_text(number.real()) + (imaginary[0] == '-' ? "" : "+") + imaginary + "j)";
+  }
+  if (value.isString()) return in_quotes(value.toStringRef());
+  if (value.isDevice()) return value.toDevice().str();
+  if (value.isList()) {
+    const c10::Type& item = type.kind() == c10::TypeKind::ListType ? *type.containedType(0) : *c10::AnyType::get();
+    return "[" + join(value.toListRef(), [&](const c10::IValue& each) { return argument_text(each, item); }) + "]";
+  }
+  return "<" + (value.isGenerator() ? "generator" : value.tagKind()) + ">";
+}
+
+c10::SmallVector<int64_t, 4> dense_strides(c10::ArrayRef<int64_t> sizes) {
+  c10::SmallVector<int64_t, 4> strides(sizes.size(), 1);
+  for (size_t i = sizes.size(); i-- > 1;) {  // a text may hold any sizes, so an overflow must be harmless
+    __builtin_mul_overflow(strides[i], std::max<int64_t>(sizes[i], 1), &strides[i - 1]);
+  }
+  return strides;
+}
+
+std::string to_text(const Value& value) { return Printer(Graph(), Contents::All).type(value); }
+
+std::string to_text(const Graph& graph, const Op& op) { return Printer(graph, Contents::All).op(op); }
+
+std::string to_text(const Graph& graph, Contents contents) { return Printer(graph, contents).graph(); }
 
 }  // namespace magneto::graph

@@ -1,5 +1,6 @@
 // `magneto._C`: the core with torch plugged in.
 #include "python/bind_core.h"
+#include "python/bind_graph.h"
 #include "record/profiler_events.h"
 #include "record/torch_plug.h"
 
@@ -8,4 +9,5 @@ NB_MODULE(_C, module) {
   magneto::record::install_torch_plug();
   magneto::record::install_profiler_events();
   magneto::python::bind_core(module);
+  magneto::python::bind_graph(module);
 }

@@ -12,7 +12,7 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/forward_grad.h>
 
-#include "record/live_recorder.h"
+#include "record/recorder_keys.h"
 
 // From ATen/autocast_mode.h, which pulls in every operator.
 namespace at::autocast {
@@ -90,8 +90,8 @@ bool forward_ad_is_active() { return torch::autograd::ForwardADLevel::try_get_by
 State read_state() {
   State state;
   auto keys = c10::impl::tls_local_dispatch_key_set();
-  state.included = keys.included_.raw_repr() & ~recorder_key_bits();
-  state.excluded = keys.excluded_.raw_repr() & ~recorder_key_bits();
+  state.included = keys.included_.raw_repr() & ~kBothKeys.raw_repr();
+  state.excluded = keys.excluded_.raw_repr() & ~kBothKeys.raw_repr();
   state.function_modes = at::impl::PythonTorchFunctionTLS::stack_len();
   state.dispatch_modes = c10::impl::TorchDispatchModeTLS::stack_len();
   const auto& autograd = c10::AutogradState::get_tls_state();
@@ -225,7 +225,7 @@ std::string why_state_forbids_recording() {
   }
   if (keys.included_.has(DispatchKey::Tracer)) return "torch.jit.trace is active";
   if (keys.included_.has(DispatchKey::Functionalize)) return "functionalization is active";
-  auto unusual = keys.included_ - c10::default_included_set - DispatchKeySet(DispatchKeySet::RAW, recorder_key_bits());
+  auto unusual = keys.included_ - c10::default_included_set - kBothKeys;
   if (!unusual.empty()) {
     return std::string("the dispatch key ") + c10::toString(unusual.highestPriorityTypeId()) + " is active";
   }

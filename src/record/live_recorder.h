@@ -1,25 +1,25 @@
-// Records the operators that really run on this thread, on a dispatch key below autograd.
-//
-//   torch.add(x, 1) ─▶ autograd ─▶ views and versions ─▶ conjugation ─▶ our key ─▶ the kernel
-//                                                                        │ notes operator, arguments, results
-// A second key, above autograd, watches the few composite operators that touch memory behind the dispatcher's back.
+// Recordings of operators that really run: the kernels do their work and are noted.
 #pragma once
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "record/recorder.h"
 #include "runtime/tensor_plug.h"
 
 namespace magneto::record {
 
-// Puts our kernels on the dispatch keys, once per process. Empty, or why nothing can be recorded in this process.
-std::string install_recorder();
+class LiveRecorder final : public Recorder {
+ public:
+  explicit LiveRecorder(RecorderOptions options) : Recorder(std::move(options)) {}
 
-// True while a recording is active on this thread.
-bool is_recording();
-// The raw bits of the dispatch keys that a recording turns on.
-uint64_t recorder_key_bits();
+ private:
+  bool is_live() const override { return true; }
+  void execute(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKey key,
+               c10::DispatchKeySet keys, c10::Stack* stack) override;
+};
 
+// For a watched call: everything that a graph cannot express goes to `on_fail`, and the call goes on.
 std::unique_ptr<runtime::Recording> start_recording(std::function<void(std::string reason)> on_fail);
 
 }  // namespace magneto::record

@@ -75,7 +75,6 @@ bool is_non_overlapping_and_dense(Symbols& symbols, const Exprs& sizes, const Ex
 
 // ---- the node
 
-// Virtual functions that only some versions of torch have are declared without `override`.
 class Node final : public c10::SymNodeImpl {
  public:
   Node(std::shared_ptr<Symbols> symbols, ExprId expr) : symbols_(std::move(symbols)), expr_(expr) {}
@@ -110,7 +109,7 @@ class Node final : public c10::SymNodeImpl {
   SymNode sym_or(const SymNode& other) override { return make(symbols_->logical_or(expr_, of(other))); }
   SymNode sym_and(const SymNode& other) override { return make(symbols_->logical_and(expr_, of(other))); }
   SymNode sym_not() override { return make(symbols_->logical_not(expr_)); }
-  SymNode sym_ite(const SymNode& then, const SymNode& otherwise) {
+  SymNode sym_ite(const SymNode& then, const SymNode& otherwise) override {
     return make(symbols_->decide(expr_) ? of(then) : of(otherwise));
   }
 
@@ -146,11 +145,11 @@ class Node final : public c10::SymNodeImpl {
   bool guard_bool(const char*, int64_t) override { return bool_(); }
   double guard_float(const char*, int64_t) override { return symbols_->specialise_float(symbols_->to_float(expr_)); }
   // Every size has a hint here, so these ask as guard_bool does: a general path could give other strides than eager.
-  bool guard_size_oblivious(const char*, int64_t) { return bool_(); }
-  bool guard_or_false(const char*, int64_t) { return bool_(); }
-  bool guard_or_true(const char*, int64_t) { return bool_(); }
-  bool expect_true(const char*, int64_t) { return bool_(); }
-  bool statically_known_true(const char*, int64_t) { return symbols_->known(expr_).value_or(false); }
+  bool guard_size_oblivious(const char*, int64_t) override { return bool_(); }
+  bool guard_or_false(const char*, int64_t) override { return bool_(); }
+  bool guard_or_true(const char*, int64_t) override { return bool_(); }
+  bool expect_true(const char*, int64_t) override { return bool_(); }
+  bool statically_known_true(const char*, int64_t) override { return symbols_->known(expr_).value_or(false); }
   int64_t int_() override { return symbols_->specialise(expr_); }
   bool bool_() override { return symbols_->decide(expr_); }
   bool has_hint() override { return true; }
@@ -161,7 +160,7 @@ class Node final : public c10::SymNodeImpl {
     ExprId now = symbols_->simplify(expr_);
     return symbols_->is_constant(now) ? std::optional(symbols_->hint(now).integer) : std::nullopt;
   }
-  std::optional<bool> constant_bool() { return is_bool() ? symbols_->known(expr_) : std::nullopt; }
+  std::optional<bool> constant_bool() override { return is_bool() ? symbols_->known(expr_) : std::nullopt; }
   std::optional<int64_t> maybe_as_int() override { return constant_int(); }
   bool is_constant() override { return symbols_->is_constant(symbols_->simplify(expr_)); }
   bool is_symbolic() override { return !is_constant(); }

@@ -11,6 +11,7 @@
 #include "record/global_state.h"
 #include "record/live_recorder.h"
 #include "record/plain_tensor.h"
+#include "record/recorder_kernels.h"
 #include "record/tensor_checks.h"
 #include "record/tensor_properties.h"
 #include "runtime/errors.h"
@@ -258,12 +259,12 @@ bool TorchPlug::is_immutable(PyTypeObject* type) const {
 
 std::string TorchPlug::why_not_record() const {
   if (!why_never_.empty()) return why_never_;
-  if (is_recording()) return "a recording is active already";
+  if (Recorder::active()) return "a recording is active already";
   return why_state_forbids_recording();
 }
 
 std::unique_ptr<runtime::Recording> TorchPlug::record(std::function<void(std::string)> on_fail) const {
-  MAGNETO_ASSERT(why_never_.empty() && !is_recording());
+  MAGNETO_ASSERT(why_never_.empty() && !Recorder::active());
   forget_autocast_casts();
   return start_recording(std::move(on_fail));
 }

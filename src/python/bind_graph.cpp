@@ -1,0 +1,437 @@
+// The boundary to Python of graphs: views, text, checked runs.
+#include "python/bind_graph.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "graph/text.h"
+#include "record/plain_tensor.h"
+#include "runtime/errors.h"
+#include "runtime/replay.h"
+#include "runtime/torch_python.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace magneto::python {
+namespace {
+
+using c10::IValue;
+using c10::TypeKind;
+using graph::ValueId;
+using SharedGraph = std::shared_ptr<const graph::Graph>;
+
+// Views keep the graph, but not its state, alive.
+struct ValueView {
+  SharedGraph graph;
+  ValueId id;
+  const graph::Value& get() const { return graph->values[id]; }
+};
+
+struct OpView {
+  SharedGraph graph;
+  size_t index;
+  const graph::Op& get() const { return graph->ops[index]; }
+};
+
+// ---- Python objects of what graphs hold
+
+nb::object of_torch(std::string_view name) { return nb::module_::import_("torch").attr(std::string(name).c_str()); }
+
+nb::object wrap(const at::Tensor& tensor) {
+  PyObject* object = runtime::wrap_tensor(at::Tensor(tensor));
+  if (!object) throw nb::python_error();
+  return nb::steal(object);
+}
+
+nb::object dtype_object(c10::ScalarType dtype) { return of_torch(c10::getDtypeNames(dtype).first); }
+
+nb::object device_object(c10::Device device) { return of_torch("device")(device.str()); }
+
+nb::object int_object(int64_t number, TypeKind kind) {
+  auto index = static_cast<size_t>(number);
+  if (kind == TypeKind::ScalarTypeType) return dtype_object(static_cast<c10::ScalarType>(number));
+  if (kind == TypeKind::LayoutType) return of_torch(graph::kLayoutNames.at(index));
+  if (kind == TypeKind::MemoryFormatType) return of_torch(graph::kMemoryFormatNames.at(index));
+  return nb::int_(number);
+}
+
+nb::object number_object(const IValue& value, TypeKind kind = TypeKind::NumberType) {
+  if (value.isBool()) return nb::bool_(value.toBool());
+  if (value.isInt()) return int_object(value.toInt(), kind);
+  if (value.isDouble()) return nb::float_(value.toDouble());
+  auto number = value.toComplexDouble();
+  return nb::steal(PyComplex_FromDoubles(number.real(), number.imag()));
+}
+
+// An argument that holds no tensor.
+nb::object plain_object(const IValue& value, const c10::Type& real_type) {
+  const c10::Type& type = graph::inner_type(real_type);
+  if (value.isNone()) return nb::none();
+  if (value.isString()) return nb::str(value.toStringRef().c_str(), value.toStringRef().size());
+  if (value.isDevice()) return device_object(value.toDevice());
+  if (value.isScalar()) return number_object(value, type.kind());
+  if (value.isList()) {
+    const c10::Type& item = type.kind() == TypeKind::ListType ? *type.containedType(0) : *c10::AnyType::get();
+    nb::list list;
+    for (const IValue& each : value.toListRef()) list.append(plain_object(each, item));
+    return list;
+  }
+  return nb::str(graph::argument_text(value, type).c_str());
+}
+
+nb::tuple tuple_of(c10::ArrayRef<int64_t> numbers) {
+  nb::list list;
+  for (int64_t number : numbers) list.append(number);
+  return nb::tuple(list);
+}
+
+// Puts the tensors of an operator into `places`, each a slot or a list.
+void put_tensors(const SharedGraph& graph, c10::ArrayRef<graph::TensorRef> tensors, nb::list& places) {
+  for (const graph::TensorRef& tensor : tensors) {
+    nb::object view = nb::cast(ValueView{graph, tensor.value});
+    if (tensor.item == graph::TensorRef::kWhole) {
+      places[tensor.position] = view;
+      continue;
+    }
+    if (!nb::isinstance<nb::list>(places[tensor.position])) places[tensor.position] = nb::list();
+    auto list = nb::cast<nb::list>(places[tensor.position]);
+    while (static_cast<int64_t>(nb::len(list)) <= tensor.item) list.append(nb::none());
+    list[static_cast<size_t>(tensor.item)] = view;
+  }
+}
+
+nb::list op_arguments(const OpView& view) {
+  const graph::Op& op = view.get();
+  const auto& declared = op.handle.schema().arguments();
+  nb::list arguments;
+  for (size_t i = 0; i < declared.size(); ++i) arguments.append(plain_object(op.args[i], *declared[i].real_type()));
+  for (const graph::TensorList& list : op.lists) {
+    nb::list items;
+    for (uint32_t i = 0; i < list.size; ++i) items.append(nb::none());
+    arguments[list.position] = items;
+  }
+  put_tensors(view.graph, op.tensors, arguments);
+  return arguments;
+}
+
+nb::list op_results(const OpView& view) {
+  nb::list results;
+  for (size_t i = 0; i < view.get().handle.schema().returns().size(); ++i) results.append(nb::none());
+  put_tensors(view.graph, view.get().results, results);
+  return results;
+}
+
+nb::object op_line(const OpView& view) {
+  if (view.get().line == graph::Op::kNoLine) return nb::none();
+  const graph::Line& line = view.graph->lines[view.get().line];
+  return nb::make_tuple(line.file, line.number, line.function);
+}
+
+// ---- the graph and its state
+
+class PyGraph {
+ public:
+  PyGraph(graph::Graph graph, std::vector<py::Ref> states)
+      : graph_(std::make_shared<const graph::Graph>(std::move(graph))), states_(std::move(states)) {}
+
+  const SharedGraph& graph() const { return graph_; }
+
+  nb::list values(const std::vector<ValueId>& ids) const {
+    nb::list list;
+    for (ValueId id : ids) list.append(nb::cast(ValueView{graph_, id}));
+    return list;
+  }
+
+  nb::list ops() const {
+    nb::list list;
+    for (size_t i = 0; i < graph_->ops.size(); ++i) list.append(nb::cast(OpView{graph_, i}));
+    return list;
+  }
+
+  nb::list states() const {
+    nb::list list;
+    for (size_t i = 0; i < graph_->states.size(); ++i) {
+      PyObject* tensor = state(i);
+      list.append(nb::make_tuple(graph_->values[graph_->states[i]].name, nb::borrow(tensor ? tensor : Py_None)));
+    }
+    return list;
+  }
+
+  nb::list constants() const {
+    nb::list list;
+    for (const at::Tensor& tensor : graph_->constant_tensors) list.append(wrap(tensor));
+    return list;
+  }
+
+  nb::list run(nb::handle inputs);
+
+  int traverse(visitproc visit, void* arg) const {
+    for (const py::Ref& state : states_) Py_VISIT(state.get());
+    return 0;
+  }
+  void clear() {
+    replay_.reset();  // borrows the state
+    states_.clear();
+  }
+
+ private:
+  PyObject* state(size_t index) const { return index < states_.size() ? states_[index].get() : nullptr; }
+  void check_tensor(PyObject* tensor, ValueId id, const std::string& what) const;
+  void prepare();
+
+  SharedGraph graph_;
+  std::vector<py::Ref> states_;               // empty, or null, where the graph came without
+  std::unique_ptr<runtime::Segment> replay_;  // made by the first run
+};
+
+std::string described(const at::Tensor& tensor) {
+  graph::Graph holder;
+  return graph::to_text(holder.values[holder.add_value(graph::Role::Argument, tensor)]);
+}
+
+bool same_strides(const at::Tensor& tensor, const graph::Value& value) {
+  for (size_t d = 0; d < value.sizes.size(); ++d) {
+    if (value.sizes[d] == 0) return true;
+  }
+  for (size_t d = 0; d < value.sizes.size(); ++d) {
+    if (value.sizes[d] != 1 && tensor.strides()[d] != value.strides[d]) return false;
+  }
+  return true;
+}
+
+void PyGraph::check_tensor(PyObject* object, ValueId id, const std::string& what) const {
+  const graph::Value& value = graph_->values[id];
+  std::string whose = what + (value.name.empty() ? "" : " (" + value.name + ")");
+  if (!PyObject_TypeCheck(object, runtime::tensor_class())) {
+    throw nb::type_error((whose + ": expected a torch.Tensor, got " + Py_TYPE(object)->tp_name).c_str());
+  }
+  if (std::string reason = record::why_not_plain(object); !reason.empty()) {
+    throw UserError(whose + ": expected a plain tensor, got " + reason);
+  }
+  const at::Tensor& tensor = runtime::unpack_tensor(object);
+  bool fits = tensor.scalar_type() == value.dtype && tensor.device() == value.device &&
+              tensor.dim() == static_cast<int64_t>(value.sizes.size());
+  // Replays check the sizes that depend on symbols.
+  if (value.shape.empty()) fits = fits && tensor.sizes() == value.sizes && same_strides(tensor, value);
+  if (!fits) throw UserError(whose + ": expected " + graph::to_text(value) + ", got " + described(tensor));
+}
+
+void PyGraph::prepare() {
+  for (size_t i = 0; i < graph_->states.size(); ++i) {
+    std::string what = "state " + std::to_string(i);
+    if (!state(i)) {
+      throw UserError(what + " (" + graph_->values[graph_->states[i]].name +
+                      ") has no tensor: hand the states to Graph.parse(text, states=...)");
+    }
+    check_tensor(state(i), graph_->states[i], what);
+  }
+  if (replay_) return;
+  std::vector<PyObject*> borrowed;
+  for (const py::Ref& state : states_) borrowed.push_back(state.get());
+  replay_ = runtime::make_replay(*graph_, std::move(borrowed));
+}
+
+nb::list PyGraph::run(nb::handle inputs) {
+  nb::object list = nb::steal(PySequence_Fast(inputs.ptr(), "run expects a list of tensors"));
+  if (!list.is_valid()) throw nb::python_error();
+  auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(list.ptr()));
+  if (count != graph_->inputs.size()) {
+    throw nb::type_error(
+        ("run expects " + std::to_string(graph_->inputs.size()) + " tensors, got " + std::to_string(count)).c_str());
+  }
+  // A copy: the list may change while operators run.
+  nb::object held = nb::steal(PySequence_Tuple(list.ptr()));
+  if (!held.is_valid()) throw nb::python_error();
+  PyObject* const* items = PySequence_Fast_ITEMS(held.ptr());
+  for (size_t i = 0; i < count; ++i) check_tensor(items[i], graph_->inputs[i], "input " + std::to_string(i));
+  prepare();
+  std::vector<PyObject*> outputs(replay_->output_count());
+  if (!replay_->run(items, outputs.data())) {
+    if (PyErr_Occurred()) throw nb::python_error();
+    throw UserError("a number that the graph relies on (`==` in its text) came out differently; record it again");
+  }
+  nb::list results;
+  for (PyObject* output : outputs) results.append(nb::steal(output));
+  return results;
+}
+
+// ---- parsing
+
+std::vector<at::Tensor> unpack_all(nb::handle tensors, const char* what) {
+  std::vector<at::Tensor> result;
+  if (tensors.is_none()) return result;
+  for (nb::handle tensor : nb::iter(tensors)) {
+    if (!PyObject_TypeCheck(tensor.ptr(), runtime::tensor_class())) {
+      throw nb::type_error((std::string(what) + " must be tensors, got " + Py_TYPE(tensor.ptr())->tp_name).c_str());
+    }
+    result.push_back(runtime::unpack_tensor(tensor.ptr()));
+  }
+  return result;
+}
+
+std::vector<py::Ref> match_states(const graph::Graph& graph, nb::handle states) {
+  std::vector<py::Ref> matched;
+  if (states.is_none()) return matched;
+  if (nb::isinstance<nb::dict>(states)) {
+    for (ValueId id : graph.states) {
+      const std::string& name = graph.values[id].name;
+      PyObject* found = PyDict_GetItemWithError(states.ptr(), nb::str(name.c_str(), name.size()).ptr());
+      if (!found && PyErr_Occurred()) throw nb::python_error();
+      if (!found) throw UserError("states has no tensor " + graph::in_quotes(name));
+      matched.push_back(py::Ref::borrow(found));
+    }
+    return matched;
+  }
+  for (nb::handle state : nb::iter(states)) matched.push_back(py::Ref::borrow(state.ptr()));
+  if (matched.size() != graph.states.size()) {
+    throw UserError("expected " + std::to_string(graph.states.size()) + " states, got " +
+                    std::to_string(matched.size()));
+  }
+  return matched;
+}
+
+PyGraph parse_graph(const std::string& text, nb::handle states, nb::handle constants) {
+  graph::Graph parsed = graph::parse(text, unpack_all(constants, "constants"));
+  auto matched = match_states(parsed, states);
+  return PyGraph(std::move(parsed), std::move(matched));
+}
+
+// ---- the types
+
+int traverse_graph(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  return nb::inst_ptr<PyGraph>(self)->traverse(visit, arg);
+}
+
+int clear_graph(PyObject* self) {
+  nb::inst_ptr<PyGraph>(self)->clear();
+  return 0;
+}
+
+PyType_Slot kGraphSlots[] = {{Py_tp_traverse, (void*)traverse_graph}, {Py_tp_clear, (void*)clear_graph}, {0, nullptr}};
+
+void bind_views(nb::module_& module) {
+  nb::class_<ValueView>(module, "GraphValue", "A tensor of a graph.")
+      .def_prop_ro(
+          "id", [](const ValueView& view) { return view.id; }, "Its number in the text of the graph.")
+      .def_prop_ro(
+          "role", [](const ValueView& view) { return graph::role_text(view.get().role); },
+          "'argument', 'parameter', 'buffer', 'constant' or 'result'.")
+      .def_prop_ro(
+          "name", [](const ValueView& view) { return view.get().name; }, "As in the program; may be empty.")
+      .def_prop_ro(
+          "dtype", [](const ValueView& view) { return dtype_object(view.get().dtype); },
+          nb::sig("def dtype(self) -> torch.dtype"))
+      .def_prop_ro(
+          "device", [](const ValueView& view) { return device_object(view.get().device); },
+          nb::sig("def device(self) -> torch.device"))
+      .def_prop_ro(
+          "shape", [](const ValueView& view) { return tuple_of(view.get().sizes); },
+          nb::sig("def shape(self) -> tuple[int, ...]"), "As it was when the value came into being.")
+      .def_prop_ro(
+          "stride", [](const ValueView& view) { return tuple_of(view.get().strides); },
+          nb::sig("def stride(self) -> tuple[int, ...]"))
+      .def_prop_ro(
+          "memory", [](const ValueView& view) { return view.get().memory; },
+          "The number of the first value that lives in the same memory; its own if none does.")
+      .def("__repr__", [](const ValueView& view) { return "%" + std::to_string(view.id); });
+
+  nb::class_<OpView>(module, "GraphOp", "A call of an operator in a graph.")
+      .def_prop_ro(
+          "name", [](const OpView& view) { return view.get().handle.schema().name(); }, "'aten::add'")
+      .def_prop_ro(
+          "overload", [](const OpView& view) { return view.get().handle.schema().overload_name(); },
+          "'Tensor'; empty for the default one.")
+      .def_prop_ro("arguments", &op_arguments, nb::sig("def arguments(self) -> list[object]"),
+                   "All of them, in the order of the schema; tensors as GraphValue.")
+      .def_prop_ro("results", &op_results, nb::sig("def results(self) -> list[object]"),
+                   "In the order of the schema; None for what is no tensor.")
+      .def_prop_ro("line", &op_line, nb::sig("def line(self) -> tuple[str, int, str] | None"),
+                   "File, line number and function that called it, if that is known.")
+      .def_prop_ro(
+          "grad_mode", [](const OpView& view) { return view.get().grad_mode; }, "In force when it ran.")
+      .def_prop_ro(
+          "below_inplace", [](const OpView& view) { return view.get().below_inplace; },
+          "Ran where version counters and views are not kept, as inside an autograd kernel.")
+      .def_prop_ro(
+          "autocast", [](const OpView& view) { return view.get().autocast; }, "Runs with the autocast of the caller.")
+      .def_prop_ro(
+          "expected",
+          [](const OpView& view) -> nb::object {
+            const IValue& expected = view.get().expected;
+            return expected.isNone() ? nb::none() : number_object(expected);
+          },
+          nb::sig("def expected(self) -> bool | int | float | complex | None"),
+          "The number that it must return, if anything relies on that.")
+      .def("__repr__", [](const OpView& view) { return graph::to_text(*view.graph, view.get()); });
+}
+
+}  // namespace
+
+PyObject* wrap_graph(graph::Graph graph, std::vector<py::Ref> states) {
+  try {
+    return nb::cast(PyGraph(std::move(graph), std::move(states))).release().ptr();
+  } catch (nb::python_error& error) {
+    error.restore();
+    return nullptr;
+  }
+}
+
+void bind_graph(nb::module_& module) {
+  bind_views(module);
+  auto text = [](const PyGraph& self) { return graph::to_text(*self.graph()); };
+  nb::class_<PyGraph>(module, "Graph", nb::type_slots(kGraphSlots),
+                      "Straight-line tensor work: values, and calls of ATen operators in order.\n\n"
+                      "Keeps its state (parameters and buffers) alive and uses it by reference.")
+      .def_static(
+          "parse", &parse_graph, "text"_a, "states"_a = nb::none(), "constants"_a = nb::none(),
+          nb::sig("def parse(text: str, states: collections.abc.Iterable[torch.Tensor] | dict[str, torch.Tensor]"
+                  " | None = None, constants: collections.abc.Iterable[torch.Tensor] | None = None) -> Graph"),
+          "The graph that `text` describes: the inverse of `.text`.\n\n"
+          "states: the tensors of its parameters and buffers, in order or by name; without them it cannot run.\n"
+          "constants: the tensors of those constants that are written without contents, in order.")
+      .def_prop_ro("text", text, "The graph as text that `parse` reads.")
+      .def("__str__", text)
+      .def("__repr__",
+           [](const PyGraph& self) {
+             const graph::Graph& graph = *self.graph();
+             return "<magneto.Graph: " + std::to_string(graph.inputs.size()) + " inputs, " +
+                    std::to_string(graph.states.size()) + " states, " + std::to_string(graph.ops.size()) +
+                    " operators, " + std::to_string(graph.outputs.size()) + " outputs>";
+           })
+      .def("__len__", [](const PyGraph& self) { return self.graph()->ops.size(); })
+      .def(
+          "verify", [](const PyGraph& self) { graph::verify(*self.graph()); },
+          "Raises InternalError if the graph means nothing.")
+      .def("run", &PyGraph::run, "inputs"_a,
+           nb::sig("def run(self, inputs: collections.abc.Sequence[torch.Tensor]) -> list[torch.Tensor]"),
+           "Runs the operators below autograd, after checking that the inputs are what the graph expects.")
+      .def_prop_ro(
+          "inputs", [](const PyGraph& self) { return self.values(self.graph()->inputs); },
+          nb::sig("def inputs(self) -> list[GraphValue]"), "The tensors that `run` takes.")
+      .def_prop_ro("states", &PyGraph::states, nb::sig("def states(self) -> list[tuple[str, torch.Tensor | None]]"),
+                   "Parameters and buffers, with their names.")
+      .def_prop_ro(
+          "state_values", [](const PyGraph& self) { return self.values(self.graph()->states); },
+          nb::sig("def state_values(self) -> list[GraphValue]"), "What operators name `states` by.")
+      .def_prop_ro("constants", &PyGraph::constants, nb::sig("def constants(self) -> list[torch.Tensor]"),
+                   "Tensors whose contents belong to the graph; not to be written.")
+      .def_prop_ro(
+          "constant_values", [](const PyGraph& self) { return self.values(self.graph()->constants); },
+          nb::sig("def constant_values(self) -> list[GraphValue]"), "What operators name `constants` by.")
+      .def_prop_ro("ops", &PyGraph::ops, nb::sig("def ops(self) -> list[GraphOp]"), "The operators, in order.")
+      .def_prop_ro(
+          "outputs", [](const PyGraph& self) { return self.values(self.graph()->outputs); },
+          nb::sig("def outputs(self) -> list[GraphValue]"), "What `run` returns.");
+}
+
+}  // namespace magneto::python

@@ -1,0 +1,67 @@
+// Walks outwards from the running frame until it leaves torch's own files.
+#include "record/lines.h"
+
+#include <algorithm>
+#include <string>
+
+#include "cpython/cpython.h"
+
+namespace magneto::record {
+namespace {
+
+struct HoldGil {
+  PyGILState_STATE state = PyGILState_Ensure();
+  ~HoldGil() { PyGILState_Release(state); }
+};
+
+std::string text_of(PyObject* text) {
+  const char* data = text ? PyUnicode_AsUTF8(text) : nullptr;
+  if (!data) PyErr_Clear();
+  return data ? data : "";
+}
+
+// "…/site-packages/torch/". GIL held.
+std::string package_folder(const char* package) {
+  py::Ref module = py::Ref::steal(PyImport_ImportModule(package));
+  py::Ref file = module ? py::Ref::steal(PyObject_GetAttrString(module.get(), "__file__")) : py::Ref();
+  if (!file) PyErr_Clear();
+  std::string path = file ? text_of(file.get()) : "";
+  return path.empty() ? std::string(1, '\0') : path.substr(0, path.rfind('/') + 1);
+}
+
+}  // namespace
+
+Lines::~Lines() {
+  if (codes_.empty()) return;
+  HoldGil gil;
+  codes_.clear();
+}
+
+bool Lines::is_torchs(PyCodeObject* code) {
+  auto found = torchs_.find(code);
+  if (found != torchs_.end()) return found->second;
+  HoldGil gil;
+  codes_.push_back(py::Ref::borrow(reinterpret_cast<PyObject*>(code)));
+  std::string file = text_of(code->co_filename);
+  bool torchs = file.starts_with(package_folder("torch")) || file.starts_with(package_folder("magneto"));
+  return torchs_[code] = torchs;
+}
+
+uint32_t Lines::current(std::vector<graph::Line>& lines) {
+  PyThreadState* thread = PyGILState_GetThisThreadState();
+  mg_frame* frame = thread ? mg_frame_innermost(thread) : nullptr;
+  while (frame && is_torchs(mg_frame_code(frame))) frame = mg_frame_outward(frame);
+  if (!frame) return graph::Op::kNoLine;
+  Place place{mg_frame_code(frame), mg_frame_executing(frame)};
+  auto found = known_.find(place);
+  if (found != known_.end()) return found->second;
+  HoldGil gil;
+  graph::Line line{text_of(place.code->co_filename), mg_line(place.code, place.instruction),
+                   text_of(place.code->co_qualname)};
+  auto same = std::find(lines.begin(), lines.end(), line);
+  auto index = static_cast<uint32_t>(same - lines.begin());
+  if (same == lines.end()) lines.push_back(std::move(line));
+  return known_[place] = index;
+}
+
+}  // namespace magneto::record

@@ -1,0 +1,43 @@
+// Which line of the user's program is running.
+#pragma once
+#include <Python.h>
+
+#include <c10/util/flat_hash_map.h>
+
+#include <vector>
+
+#include "cpython/ref.h"
+#include "graph/graph.h"
+
+namespace magneto::record {
+
+class Lines {
+ public:
+  Lines() = default;
+  ~Lines();
+  Lines(const Lines&) = delete;
+  Lines& operator=(const Lines&) = delete;
+
+  // The innermost line of this thread that is not torch's own, as an index into `lines`, which may grow; Op::kNoLine if
+  // there is none. With or without the GIL.
+  uint32_t current(std::vector<graph::Line>& lines);
+
+ private:
+  struct Place {
+    PyCodeObject* code;
+    int instruction;
+    bool operator==(const Place&) const = default;
+  };
+  struct HashPlace {
+    size_t operator()(const Place& place) const {
+      return reinterpret_cast<size_t>(place.code) * 31 + static_cast<size_t>(place.instruction);
+    }
+  };
+  bool is_torchs(PyCodeObject* code);
+
+  ska::flat_hash_map<PyCodeObject*, bool> torchs_;
+  ska::flat_hash_map<Place, uint32_t, HashPlace> known_;
+  std::vector<py::Ref> codes_;  // keeps the addresses from being used again
+};
+
+}  // namespace magneto::record

@@ -1,0 +1,471 @@
+// How recordings note operators, and when they refuse.
+#include "record/recorder.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "graph/schema_info.h"
+#include "record/plain_tensor.h"
+#include "record/recorder_keys.h"
+#include "runtime/state.h"
+
+namespace magneto::record {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using c10::OperatorHandle;
+using c10::Stack;
+using graph::Role;
+using graph::SchemaInfo;
+using graph::TensorRef;
+using graph::ValueId;
+
+namespace {
+
+constexpr size_t kExpectedOps = 256;
+
+// Owned by its thread.
+thread_local Recorder* active_recorder = nullptr;
+
+void include_keys(bool on) {
+  c10::impl::tls_set_dispatch_key_included(kNoteKey, on);
+  c10::impl::tls_set_dispatch_key_included(kGateKey, on);
+}
+
+// The device types that autocast is on for.
+uint8_t autocast_bits() {
+  auto on = [](DispatchKey key) { return !c10::impl::tls_is_dispatch_key_excluded(key); };
+  return static_cast<uint8_t>(on(DispatchKey::AutocastCPU) | on(DispatchKey::AutocastCUDA) << 1);
+}
+
+// Kernels that call other operators through the dispatcher.
+bool has_parts(const SchemaInfo& info) {
+  return info.name.starts_with("aten::_transformer_encoder_layer_fwd") ||
+         info.name.starts_with("aten::_native_multi_head_attention");
+}
+
+// Inside an autograd kernel, where version counters and views are not kept for the parts of the operator.
+bool is_below_inplace() { return c10::impl::tls_is_dispatch_key_excluded(DispatchKey::ADInplaceOrView); }
+
+// Casts of autocast's cache and detached tensors; a use of their results in grad mode is still refused.
+bool may_take_grad(const SchemaInfo& info) { return info.name == "aten::detach" || info.name == "aten::_to_copy"; }
+
+bool same_offset(const c10::SymInt& a, const c10::SymInt& b) {
+  return a.is_heap_allocated() || b.is_heap_allocated() ? a.is_same(b) : a == b;
+}
+
+bool is_constant_argument(const IValue& value) {
+  if (value.isNone() || value.isBool() || value.isInt() || value.isDouble() || value.isComplexDouble() ||
+      value.isString() || value.isDevice() || value.isGenerator()) {
+    return true;
+  }
+  if (!value.isList()) return false;
+  for (const IValue& item : value.toListRef()) {
+    if (!is_constant_argument(item)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Recorder* Recorder::active() { return active_recorder; }
+
+Recorder::Recorder(RecorderOptions options) : options_(std::move(options)), autocast_at_start_(autocast_bits()) {
+  graph_.values.reserve(kExpectedOps);
+  graph_.ops.reserve(kExpectedOps);
+  known_.reserve(kExpectedOps);
+  storages_.reserve(kExpectedOps);
+}
+
+void Recorder::start() {
+  active_recorder = this;
+  include_keys(true);
+}
+
+void Recorder::stop() {
+  if (active_recorder != this) return;
+  active_recorder = nullptr;
+  include_keys(false);
+}
+
+void Recorder::refuse(Refusal::Kind kind, std::string reason) {
+  stop();
+  if (refusal_) return;
+  refusal_ = Refusal{kind, std::move(reason)};
+  if (options_.lines) {
+    if (uint32_t line = lines_.current(graph_.lines); line != graph::Op::kNoLine) refusal_->line = graph_.lines[line];
+  }
+  options_.on_refuse(*refusal_);
+}
+
+bool Recorder::unsupported(std::string reason) { return refuse(Refusal::Unsupported, std::move(reason)), false; }
+bool Recorder::data_dependent(std::string reason) { return refuse(Refusal::DataDependent, std::move(reason)), false; }
+
+graph::Graph Recorder::take_graph() {
+  stop();
+  return std::move(graph_);
+}
+
+// ---- inputs, state, outputs
+
+bool Recorder::add_input(const at::Tensor& tensor, std::string name) {
+  if (refusal_) return false;
+  if (auto found = known_.find(tensor.unsafeGetTensorImpl()); found != known_.end()) {
+    Role role = graph_.values[found->second.value].role;
+    if (graph::is_state(role)) return unsupported("an argument is also part of the state");
+    if (role == Role::Argument) return unsupported("the same tensor is two arguments");
+    return unsupported("a tensor made during the call came back as an argument");
+  }
+  return add_outside(tensor, Role::Argument, std::move(name), graph_.inputs);
+}
+
+bool Recorder::add_state(const at::Tensor& tensor, State state) {
+  if (refusal_) return false;
+  if (auto found = known_.find(tensor.unsafeGetTensorImpl()); found != known_.end()) {
+    if (graph_.values[found->second.value].role != Role::Argument) return false;  // noted already, or made by the call
+    return unsupported("an argument is also part of the state");
+  }
+  if (!add_outside(tensor, state.role, std::move(state.name), graph_.states)) return false;
+  states_.push_back(tensor);
+  return true;
+}
+
+bool Recorder::add_outside(const at::Tensor& tensor, Role role, std::string name, std::vector<ValueId>& list) {
+  if (auto reason = why_not_recordable(tensor); !reason.empty()) return unsupported(reason);
+  ValueId value = learn(tensor, add_value(role, tensor));
+  graph_.values[value].name = std::move(name);
+  place(tensor, value);
+  if (graph_.values[graph_.values[value].memory].role == Role::Result) {
+    return unsupported("memory made during the call came back under another name");
+  }
+  list.push_back(value);
+  return true;
+}
+
+bool Recorder::add_output(const at::Tensor& tensor) {
+  if (refusal_) return false;
+  const ValueId* value = find(tensor);
+  if (!value) return unsupported("an output that no recorded operator made");
+  Role role = graph_.values[*value].role;
+  if (role == Role::Constant) return unsupported("an output that is a constant");
+  if (role == Role::Result && is_live() && tensor.numel() > 0) {
+    auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
+    if (users != storages_.end() && users->second.unwritten) {
+      return unsupported("an output whose memory no recorded operator wrote");
+    }
+  }
+  graph_.outputs.push_back(*value);
+  return true;
+}
+
+// ---- which value a tensor is
+
+std::string Recorder::why_not_recordable(const at::Tensor& tensor) const {
+  return why_not_plain(*tensor.unsafeGetTensorImpl());
+}
+
+ValueId Recorder::add_value(Role role, const at::Tensor& tensor) { return graph_.add_value(role, tensor); }
+
+bool Recorder::looks_like(const at::Tensor& tensor, const graph::Value& value) const {
+  return value.dtype == tensor.scalar_type() && tensor.sizes() == value.sizes && tensor.strides() == value.strides;
+}
+
+Recorder::StorageUsers& Recorder::place(const at::Tensor& tensor, ValueId value) {
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  auto found = storages_.find(storage);
+  if (found == storages_.end()) {
+    found = storages_.emplace(storage, StorageUsers(tensor.storage().getWeakStorageImpl(), value)).first;
+  }
+  graph_.values[value].memory = found->second.memory;
+  return found->second;
+}
+
+ValueId Recorder::learn(const at::Tensor& tensor, ValueId value) {
+  known_.emplace(tensor.unsafeGetTensorImpl(), Known{WeakTensor(tensor.getIntrusivePtr()), value});
+  return value;
+}
+
+const ValueId* Recorder::find(const at::Tensor& tensor) {
+  auto found = known_.find(tensor.unsafeGetTensorImpl());
+  return found != known_.end() ? &found->second.value : find_by_storage(tensor);
+}
+
+// Autograd's view bookkeeping may replace a kernel's result by a shallow copy and drop the original. So a tensor that
+// looks exactly like a result that is gone, over the same memory, is that result. What autograd saved for the backward
+// comes back as a shallow copy, too, whose original may be alive: to an operator they are the same.
+const ValueId* Recorder::find_by_storage(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return nullptr;
+  auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
+  if (users == storages_.end()) return nullptr;
+  for (auto user = users->second.tensors.rbegin(); user != users->second.tensors.rend(); ++user) {
+    const Known& known = known_.at(user->first);
+    if (!same_offset(user->second, tensor.sym_storage_offset())) continue;
+    if (!looks_like(tensor, graph_.values[known.value])) continue;
+    if (!options_.gradients && !known.tensor.expired()) continue;
+    learn(tensor, known.value);
+    return &known_.at(tensor.unsafeGetTensorImpl()).value;
+  }
+  return nullptr;
+}
+
+ValueId Recorder::add_constant(const at::Tensor& tensor) {
+  ValueId value = graph_.add_value(Role::Constant, tensor);
+  graph_.constants.push_back(value);
+  graph_.constant_tensors.push_back(tensor);
+  place(tensor, value);
+  return learn(tensor, value);
+}
+
+// ---- one operator
+
+bool Recorder::check_operator(const SchemaInfo& info, const Stack& stack) {
+  bool asks = info.answer == graph::Answer::Value;
+  // A run that finds another number must be able to give up without a trace.
+  asks |= info.answer == graph::Answer::Number && (had_effect_ || !options_.answers);
+  if (asks) return data_dependent("a value was asked from a tensor (" + info.name + ")");
+  // The sizes of its results may follow from contents, and nothing would tell.
+  if (info.foreign) return unsupported("an operator that is not torch's own (" + info.name + ")");
+  if (!info.dynamic_shape) return true;
+  if (info.indexing) {
+    bool masked = false;
+    for (const IValue& index : stack.back().toListRef()) {
+      if (!index.isTensor() || !index.toTensor().defined()) continue;
+      auto dtype = index.toTensor().scalar_type();
+      masked |= dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte;
+    }
+    if (!masked) return true;
+  }
+  return data_dependent("sizes that depend on the contents of a tensor (" + info.name + ")");
+}
+
+// Contents that got into memory by another way than recorded operators would be missing from a replay.
+bool Recorder::check_memory(const SchemaInfo& info, uint32_t position, const at::Tensor& tensor) {
+  if (unwritten_ == 0) return true;
+  auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
+  if (users == storages_.end() || !users->second.unwritten) return true;
+  if (info.written[position]) {
+    if (info.initialises) {
+      users->second.unwritten = false;
+      --unwritten_;
+    }
+    return true;
+  }
+  if (!is_live() || info.reads_metadata_only || tensor.numel() == 0) return true;
+  return unsupported("memory that no recorded operator wrote is read (" + info.name + ")");
+}
+
+bool Recorder::take_tensor(graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor) {
+  if (!tensor.defined()) return true;
+  const SchemaInfo& info = *noted.info;
+  const ValueId* found = find(tensor);
+  if (!found && options_.adopt) {
+    if (auto state = options_.adopt(tensor)) {
+      if (!add_state(tensor, std::move(*state))) return false;
+      found = find(tensor);
+    }
+  }
+  ValueId value;
+  if (found) {
+    value = *found;
+    if (!options_.gradients && noted.grad_mode && tensor.requires_grad() && !may_take_grad(info)) {
+      return unsupported("gradients are needed");
+    }
+    if (info.written[position] && graph_.values[graph_.values[value].memory].role == Role::Constant) {
+      return unsupported("a constant is written (" + info.name + ")");
+    }
+    if (!check_memory(info, position, tensor)) return false;
+  } else if (!info.written[position] && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    value = add_constant(tensor);
+  } else {
+    std::string reason = why_not_recordable(tensor);
+    if (reason.empty()) reason = "a constant tensor that is neither input nor state (" + info.name + ")";
+    return unsupported(reason);
+  }
+  noted.tensors.push_back({position, item, value});
+  return true;
+}
+
+bool Recorder::take_arguments(graph::Op& noted, const Stack& stack) {
+  size_t count = noted.info->written.size();
+  size_t base = stack.size() - count;
+  noted.args.resize(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    const IValue& value = stack[base + i];
+    if (value.isTensor()) {
+      if (!take_tensor(noted, i, TensorRef::kWhole, value.toTensor())) return false;
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      const auto items = value.toListRef();
+      noted.lists.push_back({i, static_cast<uint32_t>(items.size()), value.isOptionalTensorList()});
+      for (size_t k = 0; k < items.size(); ++k) {
+        if (items[k].isNone()) continue;
+        if (!take_tensor(noted, i, static_cast<int32_t>(k), items[k].toTensor())) return false;
+      }
+    } else if (is_constant_argument(value)) {
+      noted.args[i] = value;
+    } else if (!take_symbolic(noted, i, value)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Recorder::take_symbolic(graph::Op& noted, uint32_t, const IValue& value) {
+  return unsupported("an argument of kind " + value.tagKind() + " (" + noted.info->name + ")");
+}
+
+bool Recorder::take_result(graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor) {
+  if (!tensor.defined()) return true;
+  const SchemaInfo& info = *noted.info;
+  if (auto reason = why_not_recordable(tensor); !reason.empty()) return unsupported(info.name + " made " + reason);
+  auto found = known_.find(tensor.unsafeGetTensorImpl());
+  if (found != known_.end()) {
+    noted.results.push_back({position, item, found->second.value});
+    return true;
+  }
+  ValueId value = learn(tensor, add_value(Role::Result, tensor));
+  noted.results.push_back({position, item, value});
+  StorageUsers& users = place(tensor, value);
+  users.tensors.emplace_back(tensor.unsafeGetTensorImpl(), tensor.sym_storage_offset());
+  if (info.allocates) {
+    users.unwritten = true;
+    ++unwritten_;
+  }
+  return true;
+}
+
+bool Recorder::take_results(graph::Op& noted, const Stack& stack) {
+  size_t count = noted.handle.schema().returns().size();
+  size_t base = stack.size() - count;
+  for (uint32_t i = 0; i < count; ++i) {
+    const IValue& value = stack[base + i];
+    if (value.isTensor()) {
+      if (!take_result(noted, i, TensorRef::kWhole, value.toTensor())) return false;
+    } else if (value.isTensorList()) {
+      const auto items = value.toListRef();
+      for (size_t k = 0; k < items.size(); ++k) {
+        if (!take_result(noted, i, static_cast<int32_t>(k), items[k].toTensor())) return false;
+      }
+    } else if (!value.isNone() && !value.isInt()) {
+      return unsupported("a result of kind " + value.tagKind() + " (" + noted.info->name + ")");
+    }
+  }
+  return true;
+}
+
+// What the program does with the number is not seen, so runs must find the same one.
+bool Recorder::take_number(graph::Op& noted, const Stack& stack) {
+  const IValue& number = stack.back();
+  if (!number.isBool() && !number.isInt() && !number.isDouble() && !number.isComplexDouble()) {
+    return unsupported("a result of kind " + number.tagKind() + " (" + noted.info->name + ")");
+  }
+  noted.expected = number;
+  return true;
+}
+
+graph::Op Recorder::new_op(const OperatorHandle& op, const SchemaInfo& info) {
+  uint8_t autocast = autocast_bits();
+  graph::Op noted{op,
+                  &info,
+                  {},
+                  {},
+                  {},
+                  {},
+                  c10::GradMode::is_enabled(),
+                  below_inplace_ || (!info.tracks_views && is_below_inplace()),
+                  autocast && autocast == autocast_at_start_};
+  if (options_.lines) noted.line = lines_.current(graph_.lines);
+  return noted;
+}
+
+void Recorder::call(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const SchemaInfo& info = graph::schema_info(op);
+  bool cuda = keys.has_backend(c10::BackendComponent::CUDABit);
+  if (cuda ? info.composite_cuda : info.composite_cpu) return decompose(op, info, keys, stack);
+  if (info.answer == graph::Answer::Metadata) return pass(op, info, keys, stack);
+  if (info.lifts && lift(op, keys, stack)) return;
+  if (info.detaches && !stack->back().toTensor().requires_grad()) return pass(op, info, keys, stack);
+  call_as_leaf(op, info, kNoteKey, keys, stack);
+}
+
+void Recorder::call_as_leaf(const OperatorHandle& op, const SchemaInfo& info, DispatchKey key, DispatchKeySet keys,
+                            Stack* stack) {
+  runtime::PauseWatch pause;
+  graph::Op noted = new_op(op, info);
+  if (!noted.autocast && has_parts(info) && autocast_bits()) {
+    unsupported("a fused operator (" + info.name + ") under an autocast that the call turned on");
+  }
+  if (refusal_ || !check_operator(info, *stack)) return run_below(op, key, keys, stack);
+  prepare(info, stack);
+  if (!take_arguments(noted, *stack)) return run_below(op, key, keys, stack);
+  try {
+    execute(op, info, key, keys, stack);
+  } catch (...) {
+    if (is_live()) refuse_quietly("an operator raised an error (" + info.name + ")");
+    throw;
+  }
+  if (refusal_) return;
+  bool number = info.answer == graph::Answer::Number;
+  if (!(number ? take_number(noted, *stack) : take_results(noted, *stack))) return;
+  had_effect_ = had_effect_ || graph::has_effect(graph_, noted);
+  graph_.ops.push_back(std::move(noted));
+}
+
+// The error may depend on contents, and so may what the program does about it. It is the user's to see, not ours.
+void Recorder::refuse_quietly(std::string reason) {
+  try {
+    data_dependent(std::move(reason));
+  } catch (...) {
+  }
+}
+
+// A composite that reached us, as in inference mode: run its parts, which come back here one by one.
+void Recorder::decompose(const OperatorHandle& op, const SchemaInfo& info, DispatchKeySet keys, Stack* stack) {
+  if (info.foreign) unsupported("an operator that is not torch's own (" + info.name + ")");
+  struct Restore {
+    bool& flag;
+    bool before = flag;
+    ~Restore() { flag = before; }
+  } restore{below_inplace_};
+  runtime::PauseWatch pause;
+  below_inplace_ |= is_below_inplace();
+  bool cuda = keys.has_backend(c10::BackendComponent::CUDABit);
+  op.redispatchBoxed(DispatchKeySet(cuda ? DispatchKey::CUDA : DispatchKey::CPU), stack);
+}
+
+void Recorder::pass(const OperatorHandle& op, const SchemaInfo&, DispatchKeySet keys, Stack* stack) {
+  run_below(op, kNoteKey, keys, stack);
+}
+
+// torch.tensor(data) fills memory by hand and then lifts it. The contents become a constant and each run gets a fresh
+// copy, which the program may write. False: an operator like any other.
+bool Recorder::lift(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  at::Tensor tensor = stack->back().toTensor();
+  if (find(tensor)) return false;
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  if (!is_plain(*impl) || impl->pyobj_slot()->load_pyobj() != nullptr) return false;
+  if (!tensor.storage().resizable()) return false;  // memory of numpy or of a buffer, which others may write
+  static const auto clone = c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", "");
+  at::Tensor snapshot;
+  {
+    c10::impl::ExcludeDispatchKeyGuard off(kBothKeys | c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    Stack arguments{tensor, IValue()};
+    clone.callBoxed(&arguments);
+    snapshot = arguments[0].toTensor();
+  }
+  lifted(op, keys, stack);
+  graph::Op noted = new_op(clone, graph::schema_info(clone));
+  noted.below_inplace = true;
+  noted.autocast = false;
+  noted.args.resize(2);
+  noted.tensors.push_back({0, TensorRef::kWhole, add_constant(snapshot)});
+  if (take_results(noted, *stack)) graph_.ops.push_back(std::move(noted));
+  return true;
+}
+
+void Recorder::lifted(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  run_below(op, kNoteKey, keys, stack);
+}
+
+}  // namespace magneto::record

@@ -1,0 +1,158 @@
+// Notes the operators that arrive on this thread as a graph; how one of them runs is up to the kind of recording.
+//
+//   torch.add(x, 1) ─▶ autograd ─▶ views and versions ─▶ conjugation ─▶ our key ─▶ the kernel, or its shape rule
+//                                                                        │ notes operator, arguments, results
+// A second key, above autograd, watches the few composite operators that touch memory behind the dispatcher's back.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "record/lines.h"
+
+namespace magneto::record {
+
+// Why a recording cannot go on.
+struct Refusal {
+  enum Kind : uint8_t {
+    Unsupported,    // something that graphs cannot express
+    DataDependent,  // what happens next follows from the contents of a tensor
+  };
+  Kind kind;
+  std::string reason;
+  std::optional<graph::Line> line = {};  // where in the user's program, if lines are kept
+};
+
+// A tensor that existed before and that a recording may take as state.
+struct State {
+  graph::Role role;
+  std::string name;
+};
+
+struct RecorderOptions {
+  // Told once. May throw, which ends the operator; otherwise it runs unrecorded, like all that follow.
+  std::function<void(const Refusal&)> on_refuse;
+  // Asked about a tensor that is neither an argument nor state nor made by a recorded operator; may be null.
+  std::function<std::optional<State>(const at::Tensor&)> adopt;
+  bool gradients = false;  // tensors that require gradients may be used in grad mode
+  bool answers = false;    // a number asked from a tensor is noted, and runs must find the same one
+  bool lines = false;      // note the lines of the user's program
+};
+
+class Recorder {
+ public:
+  virtual ~Recorder() { stop(); }
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  // The recording of this thread, or null.
+  static Recorder* active();
+
+  // Until stop(), operators on this thread are recorded.
+  void start();
+  void stop();
+  const std::optional<Refusal>& refusal() const { return refusal_; }
+  const graph::Graph& graph() const { return graph_; }
+  bool knows(const at::Tensor& tensor) const { return known_.count(tensor.unsafeGetTensorImpl()) != 0; }
+
+  // Each returns false after refuse().
+  bool add_input(const at::Tensor& tensor, std::string name = "");
+  bool add_state(const at::Tensor& tensor, State state);
+  bool add_output(const at::Tensor& tensor);
+  // The state tensors, parallel to the graph's.
+  const std::vector<at::Tensor>& states() const { return states_; }
+  graph::Graph take_graph();
+
+  // The kernels on our keys.
+  void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack);
+  void call_as_leaf(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKey key,
+                    c10::DispatchKeySet keys, c10::Stack* stack);
+  void refuse(Refusal::Kind kind, std::string reason);
+
+ protected:
+  explicit Recorder(RecorderOptions options);
+
+  // Whether kernels run for real, so that contents decide about errors, and people may write memory by hand.
+  virtual bool is_live() const = 0;
+  // Replaces the arguments on the stack by the results. `key` is the one that the operator arrived on.
+  virtual void execute(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKey key,
+                       c10::DispatchKeySet keys, c10::Stack* stack) = 0;
+  // Before the arguments on the stack are looked at.
+  virtual void prepare(const graph::SchemaInfo&, c10::Stack*) {}
+  // Nothing to note: metadata asked through an operator, or detach_ of what needs no gradient.
+  virtual void pass(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKeySet keys,
+                    c10::Stack* stack);
+  // Replaces a tensor that was filled by hand by one that the program may see (aten::lift_fresh).
+  virtual void lifted(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack);
+  // An argument that is neither a constant nor holds tensors. False after refuse().
+  virtual bool take_symbolic(graph::Op& noted, uint32_t position, const c10::IValue& value);
+  // Empty, or what is wrong with a tensor that enters the graph: "a sparse tensor".
+  virtual std::string why_not_recordable(const at::Tensor& tensor) const;
+  virtual graph::ValueId add_value(graph::Role role, const at::Tensor& tensor);
+  // In dtype, sizes and strides.
+  virtual bool looks_like(const at::Tensor& tensor, const graph::Value& value) const;
+
+  bool unsupported(std::string reason);     // refuses; false
+  bool data_dependent(std::string reason);  // likewise
+  graph::ValueId learn(const at::Tensor& tensor, graph::ValueId value);
+  const graph::ValueId* find(const at::Tensor& tensor);
+  graph::Graph graph_;
+
+ private:
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+  // The weak reference keeps the address from being used again, while the memory of the tensor is freed in time.
+  struct Known {
+    WeakTensor tensor;
+    graph::ValueId value;
+  };
+  struct StorageUsers {
+    StorageUsers(WeakStorage held, graph::ValueId first) : storage(std::move(held)), memory(first) {}
+    WeakStorage storage;
+    graph::ValueId memory;                                                  // the first value that lives here
+    c10::SmallVector<std::pair<c10::TensorImpl*, c10::SymInt>, 1> tensors;  // with their storage offsets, oldest first
+    bool unwritten = false;  // allocated by a recorded operator, and no recorded operator wrote to it
+  };
+
+  void decompose(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKeySet keys,
+                 c10::Stack* stack);
+  bool lift(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack);
+  graph::Op new_op(const c10::OperatorHandle& op, const graph::SchemaInfo& info);
+  void refuse_quietly(std::string reason);
+
+  // Each returns false after refuse().
+  bool check_operator(const graph::SchemaInfo& info, const c10::Stack& stack);
+  bool check_memory(const graph::SchemaInfo& info, uint32_t position, const at::Tensor& tensor);
+  bool take_arguments(graph::Op& noted, const c10::Stack& stack);
+  bool take_tensor(graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor);
+  bool take_results(graph::Op& noted, const c10::Stack& stack);
+  bool take_result(graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor);
+  bool take_number(graph::Op& noted, const c10::Stack& stack);
+  bool add_outside(const at::Tensor& tensor, graph::Role role, std::string name, std::vector<graph::ValueId>& list);
+
+  const graph::ValueId* find_by_storage(const at::Tensor& tensor);
+  graph::ValueId add_constant(const at::Tensor& tensor);
+  StorageUsers& place(const at::Tensor& tensor, graph::ValueId value);
+
+  const RecorderOptions options_;
+  std::optional<Refusal> refusal_;
+  bool below_inplace_ = false;
+  const uint8_t autocast_at_start_;
+  bool had_effect_ = false;  // a recorded operator changed something that outlives a run
+  std::vector<at::Tensor> states_;
+  ska::flat_hash_map<c10::TensorImpl*, Known> known_;
+  ska::flat_hash_map<c10::StorageImpl*, StorageUsers> storages_;
+  size_t unwritten_ = 0;
+  Lines lines_;
+};
+
+}  // namespace magneto::record

@@ -1,0 +1,94 @@
+// Registers the kernels that lead to the recorder of the thread.
+#include "record/recorder_kernels.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "graph/schema_info.h"
+#include "record/recorder.h"
+#include "record/recorder_keys.h"
+
+namespace magneto::record {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::OperatorHandle;
+using c10::Stack;
+
+void note_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (Recorder* recorder = Recorder::active()) return recorder->call(op, keys, stack);
+  // The keys travelled to another thread, or a guard brought them back after the recording had stopped.
+  run_below(op, kNoteKey, keys, stack);
+}
+
+void gate_refuse_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (Recorder* recorder = Recorder::active()) {
+    recorder->refuse(Refusal::DataDependent,
+                     "the contents of a tensor decide what happens (" + graph::schema_info(op).name + ")");
+  }
+  run_below(op, kGateKey, keys, stack);
+}
+
+void gate_leaf_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (Recorder* recorder = Recorder::active()) {
+    return recorder->call_as_leaf(op, graph::schema_info(op), kGateKey, keys, stack);
+  }
+  run_below(op, kGateKey, keys, stack);
+}
+
+// Composite operators that read the memory of their arguments without asking another operator.
+constexpr std::array<const char*, 17> kReadsMemory = {"aten::lstm.data",
+                                                      "aten::gru.data",
+                                                      "aten::rnn_tanh.data",
+                                                      "aten::rnn_relu.data",
+                                                      "aten::_pad_packed_sequence",
+                                                      "aten::tensor_split.tensor_indices_or_sections",
+                                                      "aten::ctc_loss.Tensor",
+                                                      "aten::_reshape_from_tensor",
+                                                      "aten::_choose_qparams_per_tensor",
+                                                      "aten::choose_qparams_optimized",
+                                                      "aten::_rowwise_prune",
+                                                      "aten::_saturate_weight_to_fp16",
+                                                      "aten::_sobol_engine_draw",
+                                                      "aten::_sobol_engine_ff_",
+                                                      "aten::_sobol_engine_scramble_",
+                                                      "aten::_sobol_engine_initialize_state_",
+                                                      "aten::from_file"};
+// Composite operators that fill their result without asking another operator, but can be called as a whole.
+constexpr std::array<const char*, 2> kWritesMemory = {"aten::max_pool1d", "aten::_shape_as_tensor"};
+
+template <auto* kernel>
+void register_gate(c10::Dispatcher& dispatcher, const char* name, std::vector<c10::RegistrationHandleRAII>& held) {
+  std::string_view text = name;
+  size_t dot = text.find('.');
+  c10::OperatorName op(std::string(text.substr(0, dot)),
+                       dot == std::string_view::npos ? "" : std::string(text.substr(dot + 1)));
+  if (!dispatcher.findSchema(op)) return;  // not in this version of torch
+  held.push_back(dispatcher.registerImpl(op, kGateKey, c10::KernelFunction::makeFromBoxedFunction<kernel>(),
+                                         std::nullopt, nullptr, "magneto"));
+}
+
+}  // namespace
+
+std::string install_recorder() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (DispatchKey key : {kNoteKey, kGateKey}) {
+    if (dispatcher.hasBackendFallbackForDispatchKey(key)) {
+      return std::string("another library uses torch's dispatch key ") + c10::toString(key);
+    }
+  }
+  // Never destroyed: torch may be gone before us when the process exits.
+  auto& held = *new std::vector<c10::RegistrationHandleRAII>;
+  held.push_back(
+      dispatcher.registerFallback(kNoteKey, c10::KernelFunction::makeFromBoxedFunction<&note_kernel>(), "magneto"));
+  held.push_back(dispatcher.registerFallback(kGateKey, c10::KernelFunction::makeFallthrough(), "magneto"));
+  for (const char* name : kReadsMemory) register_gate<&gate_refuse_kernel>(dispatcher, name, held);
+  for (const char* name : kWritesMemory) register_gate<&gate_leaf_kernel>(dispatcher, name, held);
+  return "";
+}
+
+}  // namespace magneto::record
