@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "graph/schema_info.h"
+#include "graph/symbols.h"
 
 namespace magneto::graph {
 
@@ -28,10 +29,6 @@ enum class Role : uint8_t {
 };
 
 constexpr bool is_state(Role role) { return role == Role::Parameter || role == Role::Buffer; }
-
-// A number that may depend on the symbols of the graph; see graph/symbols.h.
-using ExprId = uint32_t;
-class Symbols;
 
 struct Value {
   Role role;
