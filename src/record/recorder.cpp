@@ -187,6 +187,11 @@ Recorder::StorageUsers& Recorder::place(const at::Tensor& tensor, ValueId value)
   return found->second;
 }
 
+void Recorder::share_memory(const at::Tensor& tensor, ValueId value) {
+  storages_.emplace(tensor.storage().unsafeGetStorageImpl(),
+                    StorageUsers(tensor.storage().getWeakStorageImpl(), graph_.values[value].memory));
+}
+
 ValueId Recorder::learn(const at::Tensor& tensor, ValueId value) {
   known_.emplace(tensor.unsafeGetTensorImpl(), Known{WeakTensor(tensor.getIntrusivePtr()), value});
   return value;

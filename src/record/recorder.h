@@ -108,6 +108,8 @@ class Recorder {
   bool data_dependent(std::string reason);  // likewise
   graph::ValueId learn(const at::Tensor& tensor, graph::ValueId value);
   const graph::ValueId* find(const at::Tensor& tensor);
+  // From now on the storage of `tensor` is known as the memory that `value` lives in.
+  void share_memory(const at::Tensor& tensor, graph::ValueId value);
   graph::Graph graph_;
 
  private:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "graph/schema_info.h"
+#include "record/infer.h"
 #include "record/recorder.h"
 #include "record/recorder_keys.h"
 
@@ -22,6 +23,7 @@ using c10::OperatorHandle;
 using c10::Stack;
 
 void note_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (is_inferring()) return infer(op, graph::schema_info(op), keys, stack);
   if (Recorder* recorder = Recorder::active()) return recorder->call(op, keys, stack);
   // The keys travelled to another thread, or a guard brought them back after the recording had stopped.
   run_below(op, kNoteKey, keys, stack);
