@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from magneto import _C
+from magneto.errors import RecordError
 from magneto.graph import Graph
 
 __all__ = ["Calling", "record"]
@@ -53,6 +54,10 @@ def record(
     try:
         outputs, calling.out_structure = pytree.tree_flatten(fn(*call_args, **call_kwargs))
         gradients = _backward(recording, list(stand_ins.values()), outputs) if joint else []
+    except Exception as error:
+        if not isinstance(error, RecordError):
+            recording.check()  # the program caught a refusal and then went astray
+        raise
     finally:
         recording.stop()
     for tensor in (*outputs, *gradients):
