@@ -122,13 +122,13 @@ def difference(op: Any, tree: Tree, joint: bool, live: bool) -> str:
     if len(results) != len(outputs) + len(gradients):
         return f"{len(results)} results, expected {len(outputs) + len(gradients)}"
     contents = op.name not in UNDEFINED_CONTENTS
-    for i, (expected, result) in enumerate(zip([*outputs, *gradients], results)):
+    for i, (expected, result) in enumerate(zip([*outputs, *gradients], results, strict=False)):
         if look(expected, contents) != look(result, contents):
             return f"result {i} is {look(result, False)}, expected {look(expected, False)}, or its contents differ"
     count = len(outputs)
     if (now := aliases(results[:count], tensors_of(ours))) != (was := aliases(outputs, tensors_of(theirs))):
         return f"aliases {now}, expected {was}"
-    for i, (expected, result) in enumerate(zip(tensors_of(theirs), tensors_of(ours))):
+    for i, (expected, result) in enumerate(zip(tensors_of(theirs), tensors_of(ours), strict=False)):
         if look(expected) != look(result):
             return f"argument {i} was changed in another way"
     return ""

@@ -55,8 +55,8 @@ def record(
         outputs, calling.out_structure = pytree.tree_flatten(fn(*call_args, **call_kwargs))
         gradients = _backward(recording, list(stand_ins.values()), outputs) if joint else []
     except Exception as error:
-        if not isinstance(error, RecordError):
-            recording.check()  # the program caught a refusal and then went astray
+        if not live and not isinstance(error, RecordError):
+            recording.check()  # the program caught a refusal and went on with tensors that have no data
         raise
     finally:
         recording.stop()
