@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import random
 import subprocess
 import sys
 import weakref
@@ -69,6 +70,27 @@ def test_no_prefix_of_a_text_crashes_the_parser():
         except magneto.UserError:
             continue
         assert text[:end].rstrip("\n %0123456789,").endswith("return")
+
+
+@pytest.mark.parametrize("name", ["words.txt", "symbols.txt"])
+def test_a_text_with_a_slip_is_refused_or_means_something(name):
+    text = golden(name)
+    choose = random.Random(0)
+    kept = 0
+    for _ in range(1000):
+        at = choose.randrange(len(text))
+        slip = choose.choice(
+            ["", "0", "9", "-", "%", "[", "]", "(", ")", ",", "'", "\\", "s0", "None", "\n", text[at] * 2]
+        )
+        try:
+            graph = Graph.parse(text[:at] + slip + text[at + 1 :])
+        except magneto.UserError as error:
+            assert str(error).startswith("graph text")
+            continue
+        kept += 1
+        assert Graph.parse(graph.text).text == graph.text
+        assert graph.to_svg() and graph.to_dot() and len(graph.hash) == 40
+    assert kept > 50
 
 
 def test_a_text_may_have_comments_blank_lines_and_other_spaces():
