@@ -406,6 +406,36 @@ def test_a_graph_comes_from_a_module_that_another_tracer_made():
     assert Graph.from_fx(module, [x]).run([x])[1].dtype == torch.float64
 
 
+def test_a_training_step_that_another_tracer_made_runs_alike_everywhere():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(True), nn.Flatten(), nn.Dropout(), nn.Linear(64, 5)
+    )
+
+    def step(x):
+        loss = net(x).logsumexp(-1).sum()
+        return loss.detach(), *torch.autograd.grad(loss, list(net.parameters()))
+
+    x = torch.randn(2, 3, 6, 6)
+    module = make_fx(step)(x)
+    graph = Graph.from_fx(module)
+    before = [buffer.clone() for buffer in net.buffers()]
+
+    def run(work):
+        with torch.no_grad():
+            for buffer, old in zip(net.buffers(), before, strict=True):
+                buffer.copy_(old)
+            torch.manual_seed(0)
+            return [tensor.clone() for tensor in (*work(x.clone()), *net.buffers())]
+
+    wanted = run(module)
+    for work in (lambda x: graph.run([x]), graph.to_fx()):
+        assert all(torch.equal(a, b) for a, b in zip(run(work), wanted, strict=True))
+    assert graph.hash == Graph.from_fx(graph.to_fx()).hash == Graph.from_fx(graph.to_fx(), [x]).hash
+    assert len(graph.states) == len(list(net.parameters())) + len(list(net.buffers()))
+
+
 def test_example_inputs_and_state_are_not_changed():
     graph = Graph.parse(
         "argument %0: f32[2]\nbuffer %1 b: f32[2]\n%0 = aten.add_.Tensor(%0, %1)\n%1 = aten.mul_.Scalar(%1, 2)\nreturn",

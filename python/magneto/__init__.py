@@ -5,8 +5,8 @@ import torch  # noqa: F401  # first: magneto._C links against the libraries that
 from magneto.counts import counters
 from magneto.errors import InternalError, UserError
 from magneto.explanation import Explanation, explain
-from magneto.graph import Graph
 from magneto.front_door import compile, disable, is_compiling, is_supported, reset
+from magneto.graph import Graph
 from magneto.optimized_module import OptimizedModule
 from magneto.settings import config
 
