@@ -3,6 +3,13 @@ Python_add_library(_frames MODULE WITH_SOABI ${CMAKE_SOURCE_DIR}/tests/cpp/frame
 target_link_libraries(_frames PRIVATE magneto_core)
 set_target_properties(_frames PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${MAGNETO_MODULE_DIR})
 
+# `_sizes`: symbolic sizes as torch operators, for the Python tests.
+if(MAGNETO_TORCH)
+  add_library(_sizes MODULE tests/cpp/sizes/sizes_library.cpp src/record/sym_node.cpp)
+  target_link_libraries(_sizes PRIVATE magneto_core magneto_torch)
+  set_target_properties(_sizes PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${MAGNETO_MODULE_DIR})
+endif()
+
 # The C++ unit tests: one extension module `_units`, run by tests/cpp/run_units.py inside a real interpreter, and one
 # CTest case per TEST(...), listed when ctest starts so that no list has to be kept.
 file(GLOB unit_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/cpp/*.cpp)

@@ -148,7 +148,8 @@ Symbols::Poly Symbols::poly(ExprId expr) const {
 }
 
 ExprId Symbols::from(Poly poly) {
-  while (absorb_divisions(poly)) {}
+  while (absorb_divisions(poly)) {
+  }
   if (poly.terms.empty()) return integer(poly.constant);
   if (poly.terms.size() == 1 && poly.constant == 0 && poly.terms[0].coefficient == 1) return poly.terms[0].monomial;
   std::vector<int64_t> pairs;
@@ -202,9 +203,8 @@ ExprId Symbols::mul_monomials(ExprId a, ExprId b) {
   int64_t room[2];
   auto left = atoms(a, room[0]), right = atoms(b, room[1]);
   std::vector<int64_t> all(left.size() + right.size());
-  std::ranges::merge(left, right, all.begin(), [&](int64_t x, int64_t y) {
-    return order(static_cast<ExprId>(x), static_cast<ExprId>(y)) < 0;
-  });
+  std::ranges::merge(left, right, all.begin(),
+                     [&](int64_t x, int64_t y) { return order(static_cast<ExprId>(x), static_cast<ExprId>(y)) < 0; });
   if (all.empty()) return integer(1);
   return all.size() == 1 ? static_cast<ExprId>(all[0]) : settle(intern(Kind::Product, all));
 }
@@ -459,9 +459,7 @@ ExprId Symbols::extremum(Kind kind, ExprId a, ExprId b) {
     return floats(kind == Kind::Min ? Kind::FloatMin : Kind::FloatMax, a, b);
   }
   std::vector<int64_t> kept;
-  auto wins = [&](ExprId x, ExprId y) {
-    return known(kind == Kind::Min ? le(x, y) : le(y, x)).value_or(false);
-  };
+  auto wins = [&](ExprId x, ExprId y) { return known(kind == Kind::Min ? le(x, y) : le(y, x)).value_or(false); };
   auto consider = [&](ExprId item) {
     for (int64_t other : kept) {
       if (wins(static_cast<ExprId>(other), item)) return;
@@ -480,9 +478,8 @@ ExprId Symbols::extremum(Kind kind, ExprId a, ExprId b) {
     for (int64_t item : std::vector<int64_t>(items.begin(), items.end())) consider(static_cast<ExprId>(item));
   }
   if (kept.size() == 1) return static_cast<ExprId>(kept[0]);
-  std::ranges::sort(kept, [&](int64_t x, int64_t y) {
-    return order(static_cast<ExprId>(x), static_cast<ExprId>(y)) < 0;
-  });
+  std::ranges::sort(kept,
+                    [&](int64_t x, int64_t y) { return order(static_cast<ExprId>(x), static_cast<ExprId>(y)) < 0; });
   return settle(intern(kind, kept));
 }
 
@@ -639,9 +636,8 @@ ExprId Symbols::logical_and(ExprId a, ExprId b) {
       all.push_back(side);
     }
   }
-  std::ranges::sort(all, [&](int64_t x, int64_t y) {
-    return order(static_cast<ExprId>(x), static_cast<ExprId>(y)) < 0;
-  });
+  std::ranges::sort(all,
+                    [&](int64_t x, int64_t y) { return order(static_cast<ExprId>(x), static_cast<ExprId>(y)) < 0; });
   all.erase(std::ranges::unique(all).begin(), all.end());
   for (int64_t part : all) {
     ExprId opposite = logical_not(static_cast<ExprId>(part));
@@ -651,8 +647,6 @@ ExprId Symbols::logical_and(ExprId a, ExprId b) {
   return all.size() == 1 ? static_cast<ExprId>(all[0]) : intern(Kind::And, all);
 }
 
-ExprId Symbols::logical_or(ExprId a, ExprId b) {
-  return logical_not(logical_and(logical_not(a), logical_not(b)));
-}
+ExprId Symbols::logical_or(ExprId a, ExprId b) { return logical_not(logical_and(logical_not(a), logical_not(b))); }
 
 }  // namespace magneto::graph

@@ -160,13 +160,37 @@ class Symbols {
 
  private:
   enum class Kind : uint8_t {
-    Int, Bool, Float, Symbol,
+    Int,
+    Bool,
+    Float,
+    Symbol,
     // Integers. Sum: pairs (monomial, coefficient) and a constant; a monomial is a Product or anything below it here.
-    Sum, Product, FloorDiv, Mod, Min, Max, Pow, Floor, Ceil,
+    Sum,
+    Product,
+    FloorDiv,
+    Mod,
+    Min,
+    Max,
+    Pow,
+    Floor,
+    Ceil,
     // Conditions. Eq and Le: of a sum without constant, coprime coefficients, the first positive, and a number.
-    Eq, Le, Not, And,
+    Eq,
+    Le,
+    Not,
+    And,
     // Floats, and conditions on them.
-    ToFloat, FloatAdd, FloatMul, FloatDiv, FloatPow, FloatNeg, FloatMin, FloatMax, FloatEq, FloatLt, FloatLe,
+    ToFloat,
+    FloatAdd,
+    FloatMul,
+    FloatDiv,
+    FloatPow,
+    FloatNeg,
+    FloatMin,
+    FloatMax,
+    FloatEq,
+    FloatLt,
+    FloatLe,
   };
   struct Node {
     Kind kind;
@@ -260,7 +284,7 @@ class Symbols {
   std::vector<Symbol> symbols_;
   std::vector<Node> nodes_;
   std::vector<int64_t> args_;
-  std::vector<Number> hints_;                          // by expression
+  std::vector<Number> hints_;                         // by expression
   std::unordered_multimap<size_t, ExprId> interned_;  // by hash
 
   std::vector<Substitution> substitutions_;

@@ -28,8 +28,8 @@ Range operator+(const Range& a, const Range& b) {
 }
 
 Range operator*(const Range& a, const Range& b) {
-  auto [min, max] = std::minmax({mul_ends(a.min, b.min), mul_ends(a.min, b.max), mul_ends(a.max, b.min),
-                                 mul_ends(a.max, b.max)});
+  auto [min, max] =
+      std::minmax({mul_ends(a.min, b.min), mul_ends(a.min, b.max), mul_ends(a.max, b.min), mul_ends(a.max, b.max)});
   return {min, max};
 }
 
@@ -377,9 +377,9 @@ std::optional<std::string> Symbols::evaluate(std::span<const int64_t> symbols, s
   for (size_t i = 0; i < symbols_.size(); ++i) {
     const auto& [name, hint, range, source, expr] = symbols_[i];
     if (range.has(symbols[i])) continue;
-    Fact broken = range.min == range.max     ? Fact{Kind::Eq, expr, range.min, true}
+    Fact broken = range.min == range.max   ? Fact{Kind::Eq, expr, range.min, true}
                   : symbols[i] < range.min ? Fact{Kind::Le, expr, range.min - 1, false}
-                                             : Fact{Kind::Le, expr, range.max, true};
+                                           : Fact{Kind::Le, expr, range.max, true};
     return failure(write(broken, true) + " does not hold", expr, symbols);
   }
   for (ExprId expr : plan) {

@@ -181,7 +181,8 @@ std::string Symbols::write(const Fact& fact, bool in_words) const {
   Writer writer{*this, in_words};
   bool compares = fact.kind == Kind::Eq || fact.kind == Kind::Le;
   return (compares ? writer.comparison(fact.kind, fact.expr, fact.number, fact.truth)
-                   : writer.condition(fact.expr, fact.truth)).text;
+                   : writer.condition(fact.expr, fact.truth))
+      .text;
 }
 
 // ---- reading

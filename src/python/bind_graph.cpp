@@ -217,12 +217,18 @@ class PyGraph {
   }
 
   nb::list run(nb::handle inputs);
+  nb::object call(nb::args args, nb::kwargs kwargs);
+
+  // call(run, args, kwargs): makes inputs of arguments and a result of outputs. None: inputs and outputs as they are.
+  nb::object calling = nb::none();
 
   int traverse(visitproc visit, void* arg) const {
+    Py_VISIT(calling.ptr());
     for (const py::Ref& state : states_) Py_VISIT(state.get());
     return 0;
   }
   void clear() {
+    calling = nb::none();
     replay_.reset();  // borrows the state
     states_.clear();
   }
@@ -306,6 +312,12 @@ nb::list PyGraph::run(nb::handle inputs) {
   nb::list results;
   for (PyObject* output : outputs) results.append(nb::steal(output));
   return results;
+}
+
+nb::object PyGraph::call(nb::args args, nb::kwargs kwargs) {
+  if (!calling.is_none()) return calling(nb::find(this).attr("run"), args, kwargs);
+  if (nb::len(kwargs)) throw nb::type_error("this graph takes its inputs in order, not by name");
+  return run(args);
 }
 
 // ---- parsing
@@ -513,6 +525,14 @@ void bind_graph(nb::module_& module) {
       .def("run", &PyGraph::run, "inputs"_a,
            nb::sig("def run(self, inputs: collections.abc.Sequence[torch.Tensor]) -> list[torch.Tensor]"),
            "Runs the operators below autograd, after checking that the inputs are what the graph expects.")
+      .def("__call__", &PyGraph::call, nb::sig("def __call__(self, *args: object, **kwargs: object) -> object"),
+           "Calls it like the function that it was recorded from; otherwise with its inputs, as `run`.")
+      .def_prop_rw(
+          "calling", [](const PyGraph& self) { return self.calling; },
+          [](PyGraph& self, nb::object calling) { self.calling = std::move(calling); },
+          nb::for_getter(nb::sig("def calling(self) -> object")),
+          nb::for_setter(nb::sig("def calling(self, calling: object, /) -> None")),
+          "How arguments become inputs, and outputs the result; see magneto.recording.")
       .def_prop_ro(
           "inputs", [](const PyGraph& self) { return self.values(self.graph()->inputs); },
           nb::sig("def inputs(self) -> list[GraphValue]"), "The tensors that `run` takes.")

@@ -17,13 +17,14 @@ c10::SymInt make_sym(std::shared_ptr<graph::Symbols> symbols, graph::ExprId expr
 c10::SymFloat make_sym_float(std::shared_ptr<graph::Symbols> symbols, graph::ExprId expr);
 c10::SymBool make_sym_bool(std::shared_ptr<graph::Symbols> symbols, graph::ExprId expr);
 
-// The expression behind a number that depends on `symbols`. None: a plain number, or one of other symbols.
-std::optional<graph::ExprId> expr_of(const c10::SymInt& number, const graph::Symbols& symbols);
-std::optional<graph::ExprId> expr_of(const c10::SymFloat& number, const graph::Symbols& symbols);
-std::optional<graph::ExprId> expr_of(const c10::SymBool& number, const graph::Symbols& symbols);
-std::optional<graph::ExprId> expr_of(const c10::Scalar& number, const graph::Symbols& symbols);
+// The expression behind a number that depends on `symbols`, simplified by what is assumed by now; never a constant.
+// None: a plain number, or one of other symbols.
+std::optional<graph::ExprId> expr_of(const c10::SymInt& number, graph::Symbols& symbols);
+std::optional<graph::ExprId> expr_of(const c10::SymFloat& number, graph::Symbols& symbols);
+std::optional<graph::ExprId> expr_of(const c10::SymBool& number, graph::Symbols& symbols);
+std::optional<graph::ExprId> expr_of(const c10::Scalar& number, graph::Symbols& symbols);
 
-// As expr_of, but a plain number becomes a constant, and one of other symbols is specialised to its number.
+// As expr_of, but a plain number becomes a constant, and one of other symbols the number that it was.
 graph::ExprId to_expr(const c10::SymInt& number, graph::Symbols& symbols);
 
 }  // namespace magneto::record

@@ -97,10 +97,10 @@ TEST(least_and_greatest_use_ranges) {
 
 TEST(ranges_and_equal_forms_answer_without_a_guard) {
   Table t;
-  for (const char* yes : {"s0*4 == 4*s0", "s0 >= 1", "s0 != 1", "s0 != 0", "s0*s1 != 0", "s0*s1 > 3", "s0*s1 >= s0",
-                          "s0*s1 != s0", "s0 + 1 != s0", "2*s0 != 2*s1 + 1", "s0 < s0 + s1", "s0 % 4 < 4",
-                          "s0 // 2 >= 1", "s0 <= 9223372036854775807", "s0 % 3 != 5", "not s0 < 2",
-                          "s0 > 1 and s1 > 1", "s0 == 1 or s0 > 1", "min(s0, 5) <= 5"}) {
+  for (const char* yes :
+       {"s0*4 == 4*s0", "s0 >= 1", "s0 != 1", "s0 != 0", "s0*s1 != 0", "s0*s1 > 3", "s0*s1 >= s0", "s0*s1 != s0",
+        "s0 + 1 != s0", "2*s0 != 2*s1 + 1", "s0 < s0 + s1", "s0 % 4 < 4", "s0 // 2 >= 1", "s0 <= 9223372036854775807",
+        "s0 % 3 != 5", "not s0 < 2", "s0 > 1 and s1 > 1", "s0 == 1 or s0 > 1", "min(s0, 5) <= 5"}) {
     CHECK(t.decides(yes));
     CHECK_EQ(t.known(t.parse(yes)).value_or(false), true);
   }
@@ -456,9 +456,9 @@ TEST(simplified_expressions_have_the_values_of_the_written_ones) {
         auto expected = plain(both, sizes);
         if (!expected) continue;
         if (values[both.expr].integer != *expected) {
-          check::fail(__FILE__, __LINE__, "seed " + std::to_string(seed) + ": " + symbols.text(both.expr) + " is " +
-                                              std::to_string(values[both.expr].integer) + ", not " +
-                                              std::to_string(*expected));
+          check::fail(__FILE__, __LINE__,
+                      "seed " + std::to_string(seed) + ": " + symbols.text(both.expr) + " is " +
+                          std::to_string(values[both.expr].integer) + ", not " + std::to_string(*expected));
         }
         ++compared;
         simplified += symbols.is_constant(both.expr);
