@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <exception>
+#include <memory>
+#include <string>
 
 namespace magneto::runtime {
 
@@ -21,6 +23,9 @@ PyTypeObject* parameter_class();
 
 // Sets the Python error that eager would have raised for `error`. GIL held.
 void set_python_error(const std::exception_ptr& error);
+
+// For use inside kernels: unwinds as an exception that torch's own bindings turn into `type(text)`. Takes the GIL.
+[[noreturn]] void throw_python_error(PyObject* type, const std::string& text);
 
 // Collects torch's warnings of this thread, as torch's own bindings do, and hands them to Python's `warnings`.
 class WarningScope {
