@@ -222,3 +222,136 @@ def test_models_train_and_run_with_rules_alone(model, dtype):
     assert not compare.wrong, "\n".join(compare.wrong[:5])
     lacking = {name: count for name, count in compare.declined.items() if not needs_no_rule(name)}
     assert not lacking, f"no rule covers {lacking}"
+
+
+def direct_calls():
+    """Calls of operators that samples and models do not reach, as (operator, arguments)."""
+    aten = torch.ops.aten
+    matrix, cube, image = torch.rand(4, 6), torch.rand(2, 3, 4), torch.rand(2, 3, 4, 5)
+    mask = matrix > 0.5
+    heads = torch.rand(2, 4, 8, 16)
+    yield aten.clamp.default, (image, 0.1, None)
+    yield aten.clamp.default, (image, 0, 1)
+    yield aten.clamp_min.default, (image, 0.1)
+    yield aten.clamp_max.default, (cube, 0.5)
+    yield aten.lerp.Tensor, (cube, torch.rand(4), torch.rand(3, 1))
+    yield aten.masked_fill.Tensor, (matrix, mask, torch.tensor(1.0))
+    yield aten.rand_like.default, (image,)
+    yield aten.native_dropout.default, (image, 0.5, True)
+    yield aten.sort.stable, (image,), {"stable": True, "dim": 1}
+    yield aten.all.dim, (image, 1)
+    yield aten.any.dim, (image, -1, True)
+    yield aten.max.dim, (image, 2)
+    yield aten.cat.default, ([torch.empty(0), cube, cube], -1)
+    yield aten.index.Tensor, (image, [None, torch.tensor([[0], [2]]), torch.tensor([1, 3])])
+    yield aten.index.Tensor, (image, [torch.tensor([[0], [1]]), None, torch.tensor([1, 3, 2])])
+    yield aten.index.Tensor, (cube, [None, torch.tensor([0, 2])])
+    yield aten.where.self, (mask, matrix, torch.tensor(0.0))
+    yield aten.mul.Tensor, (matrix, torch.tensor(2, dtype=torch.int64))
+    yield aten.mul.Tensor, (mask, matrix.T.contiguous().T)
+    yield aten.add.Tensor, (torch.ones(4, 6, dtype=torch.int32), mask)
+    yield aten.div.Tensor, (torch.ones(4, 6, dtype=torch.int32), mask.T.contiguous().T)
+    yield aten.mul.Scalar, (torch.tensor(3), 2.5)
+    yield aten.eq.Scalar, (torch.tensor(3), 2.5)
+    for key_heads in (heads, heads[:, :, :5]):
+        for causal in (False, True):
+            attention = aten._scaled_dot_product_flash_attention_for_cpu.default
+            yield attention, (heads, key_heads, key_heads, 0.0, causal)
+    rows = torch.rand(12, 16, dtype=torch.bfloat16)
+    ends = torch.tensor([4, 12], dtype=torch.int32)
+    yield aten._grouped_mm.default, (rows, torch.rand(2, 16, 24, dtype=torch.bfloat16), ends)
+
+
+@pytest.mark.parametrize("call", direct_calls(), ids=lambda call: str(call[0]))
+def test_rules_agree_with_the_kernels_on_direct_calls(call):
+    op, args, kwargs = (*call, {})[:3]
+    compare = Compare()
+    for start in range(12):
+        turn = itertools.count(start)
+
+        def change(tensor, turn=turn):
+            made = list(layouts(tensor))
+            return made[next(turn) % len(made)]
+
+        with compare, contextlib.suppress(*REFUSALS):
+            op(*tree_map_only(torch.Tensor, change, args), **kwargs)
+    assert not compare.wrong, "\n".join(compare.wrong[:5])
+    assert compare.covered
+
+
+@pytest.mark.parametrize("order", itertools.permutations(range(3)), ids=str)
+def test_attention_has_the_layouts_of_the_kernel(order):
+    def heads(order) -> torch.Tensor:
+        whole = torch.rand(*(torch.Size((2, 4, 8))[dim] for dim in order), 16)
+        return whole.permute(*(order.index(dim) for dim in range(3)), 3).requires_grad_()
+
+    compare = Compare()
+    with compare:
+        query, key, value = heads(order), heads((0, 1, 2)), heads((0, 2, 1))
+        result = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value)
+        torch.autograd.grad(result[0].sum(), (query, key, value))
+    assert not compare.wrong, "\n".join(compare.wrong)
+    assert compare.covered["aten::_scaled_dot_product_flash_attention_for_cpu_backward"]
+
+
+class Symbolic:
+    """Tensors whose first sizes are torch's symbols, and what the rules made them depend on."""
+
+    def __init__(self) -> None:
+        from torch._subclasses import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        self.env = ShapeEnv()
+        self.mode = FakeTensorMode(shape_env=self.env)
+
+    def tensor(self, *shape: int, dynamic: int = 1, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+        sizes = [DimDynamic.DYNAMIC if i < dynamic else DimDynamic.STATIC for i in range(len(shape))]
+        context = StatelessSymbolicContext(dynamic_sizes=sizes)
+        return self.mode.from_tensor(torch.ones(shape, dtype=dtype), symbolic_context=context)
+
+    def infer(self, name: str, *args, **kwargs) -> torch.Tensor:
+        answer = _C._apply_rule(name, args, kwargs)
+        assert answer is not None, f"the rule of {name} does not cover symbols"
+        return answer[1][0]
+
+
+def test_symbols_pass_through_rules_without_guards():
+    world = Symbolic()
+    batch = world.tensor(5, 7, 16, dynamic=2)
+    image = world.tensor(5, 3, 8, 8)
+    heads = world.tensor(5, 4, 7, 16)
+    weight, filters, row = torch.ones(16, 24), torch.ones(6, 3, 3, 3), torch.ones(16)
+    size, length = batch.shape[:2]
+    cases = {
+        "aten::add.Tensor": (batch, row),
+        "aten::mul.Scalar": (batch, 2.0),
+        "aten::gelu": (batch,),
+        "aten::view": (batch, [size * length, 16]),
+        "aten::transpose.int": (batch, 0, 2),
+        "aten::expand": (world.tensor(5, 1, 16), [-1, 3, -1]),
+        "aten::unsqueeze": (batch, 1),
+        "aten::slice.Tensor": (batch, 1, 1),
+        "aten::select.int": (batch, 2, 0),
+        "aten::clone": (batch,),
+        "aten::sum.dim_IntList": (batch, [2], True),
+        "aten::_softmax": (batch, -1, False),
+        "aten::native_layer_norm": (batch, [16], row, row, 1e-5),
+        "aten::mm": (world.tensor(5, 16), weight),
+        "aten::addmm": (torch.ones(24), world.tensor(5, 16), weight),
+        "aten::bmm": (batch, batch.transpose(1, 2)),
+        "aten::convolution": (image, filters, None, [1], [1], [1], False, [0], 1),
+        "aten::native_batch_norm": (image, None, None, None, None, True, 0.1, 1e-5),
+        "aten::_scaled_dot_product_flash_attention_for_cpu": (heads, heads, heads),
+        "aten::embedding": (weight, world.tensor(5, 7, dtype=torch.int64)),
+        "aten::cat": ([image, image], 1),
+        "aten::zeros": ([size, 3],),
+    }
+    for name, args in cases.items():
+        before = len(world.env.guards)
+        result = world.infer(name, *args)
+        guards = [str(guard.expr) for guard in world.env.guards[before:]]
+        assert not guards, f"{name} asked {guards}"
+        assert any(isinstance(number, torch.SymInt) for number in (*result.shape, *result.stride())), name
+    assert not world.env.replacements

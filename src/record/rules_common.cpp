@@ -143,7 +143,18 @@ bool is_channels_last(SymIntArrayRef sizes, SymIntArrayRef strides) {
 }
 
 bool is_dense(SymIntArrayRef sizes, SymIntArrayRef strides) {
-  return is_contiguous(sizes, strides) || c10::_compute_non_overlapping_and_dense<SymInt>(sizes, strides);
+  if (is_contiguous(sizes, strides)) return true;
+  Order order;
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] != 1) order.push_back(static_cast<int64_t>(dim));
+  }
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return strides[a] < strides[b]; });
+  SymInt expected = 1;
+  for (int64_t dim : order) {
+    if (strides[dim] != expected) return false;
+    expected *= sizes[dim];
+  }
+  return true;
 }
 
 Sizes contiguous_strides(SymIntArrayRef sizes) {

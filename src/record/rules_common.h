@@ -51,9 +51,9 @@ enum Kinds : uint8_t { kBoolean = 1, kInteger = 2, kFloating = 4, kNumber = kInt
 constexpr Kinds operator|(Kinds a, Kinds b) { return static_cast<Kinds>(static_cast<int>(a) | static_cast<int>(b)); }
 bool is(ScalarType type, Kinds kinds);
 
-// A tensor argument that is there.
+// Whether a Tensor? argument is there.
 inline bool given(const c10::IValue& value) { return value.isTensor() && value.toTensor().defined(); }
-// False for None and for the Tensor? arguments that are absent.
+// Its bits mean what they say: no conjugation or negation is pending.
 inline bool is_plain(const at::Tensor& tensor) { return !tensor.is_conj() && !tensor.is_neg(); }
 
 Sizes sizes_of(const c10::IValue& value);  // int[], SymInt[]
@@ -115,14 +115,14 @@ class Elementwise {
   // A number that the kernel wraps into a tensor.
   void add_number(const c10::IValue& number);
 
-  // False: these operands do not go together, or are not covered.
+  // Ends adding. False: these operands do not go together, or are not covered.
   bool broadcast();
 
   ScalarType type() const { return type_; }
   Device device() const { return *device_; }
   SymIntArrayRef sizes() const { return sizes_; }
 
-  // The kernel converts its operands to `type` first, which can change their strides.
+  // `convert_to`: what the kernel converts its operands to first, which can change their strides.
   at::Tensor result(ScalarType type, std::optional<ScalarType> convert_to = {}) const;
 
  private:

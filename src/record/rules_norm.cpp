@@ -16,6 +16,12 @@ at::Tensor make_for(const at::Tensor& like, SymIntArrayRef sizes) {
   return make(sizes, like.scalar_type(), like.device());
 }
 
+// On CUDA these kernels have other ways with unusual layouts and half precision.
+bool batch_covered(const at::Tensor& input) {
+  if (!is(input.scalar_type(), kFloating)) return false;
+  return input.is_cpu() || (input.scalar_type() == ScalarType::Float && is_contiguous(input.sym_sizes(), input.sym_strides()));
+}
+
 // A gradient that was asked for, or an undefined tensor.
 at::Tensor gradient(bool wanted, const c10::IValue& parameter) {
   return wanted && given(parameter) ? make_for(parameter.toTensor(), parameter.toTensor().sym_sizes()) : at::Tensor();
@@ -52,7 +58,7 @@ bool layer_norm_backward(Args args, Stack& results) {
 // (input, weight, bias, running_mean, running_var, training, momentum, eps)
 bool batch_norm(Args args, Stack& results) {
   const at::Tensor& input = args[0].toTensor();
-  if (!is(input.scalar_type(), kFloating) || input.dim() < 2) return false;
+  if (!batch_covered(input) || input.dim() < 2) return false;
   ScalarType type = statistics_type(input, args[1]);
   Sizes channels = {args[5].toBool() ? input.sym_size(1) : SymInt(0)};
   return give(results, make_in(suggested_format(input), input.sym_sizes(), input.scalar_type(), input.device()),
@@ -63,7 +69,7 @@ bool batch_norm(Args args, Stack& results) {
 bool batch_norm_backward(Args args, Stack& results) {
   const at::Tensor& input = args[1].toTensor();
   auto wanted = args[9].toBoolList();
-  if (!is(input.scalar_type(), kFloating) || input.dim() < 2) return false;
+  if (!batch_covered(input) || input.dim() < 2) return false;
   ScalarType type = statistics_type(input, args[2]);
   auto per_channel = [&](bool asked) {
     return asked ? make(input.sym_size(1), type, input.device()) : at::Tensor();
@@ -75,7 +81,7 @@ bool batch_norm_backward(Args args, Stack& results) {
 // (input, weight, bias, N, C, HxW, group, eps)
 bool group_norm(Args args, Stack& results) {
   const at::Tensor& input = args[0].toTensor();
-  if (!is(input.scalar_type(), kFloating)) return false;
+  if (!batch_covered(input)) return false;
   ScalarType type = statistics_type(input, args[1]);
   Sizes groups = {args[3].toSymInt(), args[6].toInt()};
   return give(results, make_in(suggested_format(input), input.sym_sizes(), input.scalar_type(), input.device()),
@@ -86,7 +92,7 @@ bool group_norm(Args args, Stack& results) {
 bool group_norm_backward(Args args, Stack& results) {
   const at::Tensor& input = args[1].toTensor();
   auto wanted = args[9].toBoolList();
-  if (!is(input.scalar_type(), kFloating) || !given(args[4])) return false;
+  if (!batch_covered(input) || !given(args[4])) return false;
   at::Tensor whole = make_in(suggested_format(input), input.sym_sizes(), input.scalar_type(), input.device());
   return give(results, wanted[0] ? whole : at::Tensor(), gradient(wanted[1], args[4]), gradient(wanted[2], args[4]));
 }
@@ -94,7 +100,7 @@ bool group_norm_backward(Args args, Stack& results) {
 // (input, p, train)
 bool dropout(Args args, Stack& results) {
   const at::Tensor& input = args[0].toTensor();
-  if (!is(input.scalar_type(), kFloating) || !(args[2].isNone() || args[2].toBool())) return false;
+  if (!batch_covered(input) || !(args[2].isNone() || args[2].toBool())) return false;
   return give(results, make_like(input), make_like(input, ScalarType::Bool));
 }
 

@@ -178,7 +178,7 @@ constexpr Row kRules[] = {
     {"aten::tanh_backward", pointwise<kFloatBinary>},
     {"aten::sigmoid_backward", pointwise<kFloatBinary>},
     {"aten::threshold_backward", self_first},
-    {"aten::leaky_relu_backward", pointwise<kFloatBinary>},
+    {"aten::leaky_relu_backward", self_first},
     {"aten::hardtanh_backward", pointwise<kFloatBinary>},
     {"aten::hardswish_backward", pointwise<kFloatBinary>},
     {"aten::hardsigmoid_backward", pointwise<kFloatBinary>},

@@ -12,8 +12,8 @@ at::Tensor make_for(const at::Tensor& like, SymIntArrayRef sizes) {
   return make(sizes, like.scalar_type(), like.device());
 }
 
-// How much the library wants to keep for the backward is its secret: ask it, with zeros of the same shapes.
-int64_t workspace_bytes(Args args) {
+// What the library keeps for a backward, if it expects one, is its secret: ask it, with zeros of the same shapes.
+at::Tensor workspace(Args args) {
   c10::impl::ExcludeDispatchKeyGuard real(c10::DispatchKeySet(kTraceKey) | c10::autograd_dispatch_keyset_with_ADInplaceOrView);
   auto zeros = [&](size_t i) {
     const at::Tensor& tensor = args[i].toTensor();
@@ -23,7 +23,8 @@ int64_t workspace_bytes(Args args) {
                                       args[7].toBool(), args[8].toIntVector(), args[9].toInt(), args[10].toInt(),
                                       args[11].toInt(), args[12].toBool(), args[13].toBool(), args[14].toBool(),
                                       args[15].toBool());
-  return std::get<3>(results).numel();
+  const at::Tensor& kept = std::get<3>(results);
+  return kept.defined() ? make_for(kept, kept.sym_sizes()) : at::Tensor();
 }
 
 // (input, weights and biases (4), hx, cx, reverse, batch_sizes, mode, hidden_size, num_layers, has_biases, bidirectional,
@@ -32,10 +33,8 @@ bool mkldnn_layer(Args args, Stack& results) {
   const at::Tensor &input = args[0].toTensor(), &state = args[5].toTensor(), &cell = args[6].toTensor();
   if (input.dim() != 3 || state.dim() != 2 || input.scalar_type() != ScalarType::Float) return false;
   if (!args[8].toIntVector().empty()) return false;
-  bool train = args[15].toBool();
   return give(results, make_for(input, {input.sym_size(0), input.sym_size(1), args[10].toInt()}),
-              make_for(input, state.sym_sizes()), make_for(input, cell.sym_sizes()),
-              train ? make(SymInt(workspace_bytes(args)), ScalarType::Byte, input.device()) : at::Tensor());
+              make_for(input, state.sym_sizes()), make_for(input, cell.sym_sizes()), workspace(args));
 }
 
 // (input, weights and biases (4), hx, cx, output, hy, cy, ...)
