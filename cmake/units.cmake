@@ -5,7 +5,8 @@ set_target_properties(_frames PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${MAGNETO_MODU
 
 # `_sizes`: symbolic sizes as torch operators, for the Python tests.
 if(MAGNETO_TORCH)
-  add_library(_sizes MODULE tests/cpp/sizes/sizes_library.cpp src/record/sym_node.cpp)
+  add_library(_sizes MODULE tests/cpp/sizes/sizes_library.cpp src/graph/size_binding.cpp src/record/sym_node.cpp
+    src/runtime/torch_python.cpp)
   target_link_libraries(_sizes PRIVATE magneto_core magneto_torch)
   set_target_properties(_sizes PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${MAGNETO_MODULE_DIR})
 endif()

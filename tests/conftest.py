@@ -47,6 +47,7 @@ WITHOUT_CAPTURE = {
     "test_guards_torch.py",
     "test_house.py",
     "test_stubs.py",
+    "test_symbolic_sizes.py",
 }
 
 

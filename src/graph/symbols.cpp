@@ -550,11 +550,29 @@ ExprId Symbols::settle_condition(ExprId condition) {
   return condition;
 }
 
+ExprId Symbols::compare_floats(Kind kind, ExprId a, ExprId b) {
+  a = to_float(a);
+  b = to_float(b);
+  // Exact, because floats below 2**53 hold every integer.
+  auto comparable = [&](ExprId x, ExprId number) {
+    return is(x, Kind::ToFloat) && is(number, Kind::Float) && std::abs(hints_[number].real) < 0x1p53;
+  };
+  bool number_right = comparable(a, b);
+  if (!number_right && !comparable(b, a)) return settle_condition(floats(kind, a, b));
+  ExprId x = arg(number_right ? a : b, 0);
+  double number = hints_[number_right ? b : a].real;
+  ExprId below = integer(static_cast<int64_t>(std::floor(number)));
+  ExprId above = integer(static_cast<int64_t>(std::ceil(number)));
+  if (kind == Kind::FloatEq) return below == above ? eq(x, below) : boolean(false);
+  if (kind == Kind::FloatLt) return number_right ? lt(x, above) : lt(below, x);
+  return number_right ? le(x, below) : le(above, x);
+}
+
 ExprId Symbols::eq(ExprId a, ExprId b) {
   if (type(a) == Type::Bool && type(b) == Type::Bool) {
     return logical_or(logical_and(a, b), logical_and(logical_not(a), logical_not(b)));
   }
-  if (type(a) == Type::Float || type(b) == Type::Float) return settle_condition(floats(Kind::FloatEq, a, b));
+  if (type(a) == Type::Float || type(b) == Type::Float) return compare_floats(Kind::FloatEq, a, b);
   require(a, Type::Int, "==");
   require(b, Type::Int, "==");
   Poly difference = poly(sub(a, b));
@@ -576,12 +594,12 @@ ExprId Symbols::eq(ExprId a, ExprId b) {
 }
 
 ExprId Symbols::lt(ExprId a, ExprId b) {
-  if (type(a) == Type::Float || type(b) == Type::Float) return settle_condition(floats(Kind::FloatLt, a, b));
+  if (type(a) == Type::Float || type(b) == Type::Float) return compare_floats(Kind::FloatLt, a, b);
   return logical_not(le(b, a));
 }
 
 ExprId Symbols::le(ExprId a, ExprId b) {
-  if (type(a) == Type::Float || type(b) == Type::Float) return settle_condition(floats(Kind::FloatLe, a, b));
+  if (type(a) == Type::Float || type(b) == Type::Float) return compare_floats(Kind::FloatLe, a, b);
   require(a, Type::Int, "<=");
   require(b, Type::Int, "<=");
   Poly difference = poly(sub(a, b));

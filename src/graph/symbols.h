@@ -263,6 +263,7 @@ class Symbols {
   ExprId settle_condition(ExprId condition);
   ExprId extremum(Kind kind, ExprId a, ExprId b);
   ExprId floats(Kind kind, ExprId a, ExprId b);
+  ExprId compare_floats(Kind kind, ExprId a, ExprId b);
   ExprId divide_rest(ExprId a, ExprId b);
   void require_nonzero(ExprId divisor);
 

@@ -157,7 +157,7 @@ ExprId Symbols::rebuild(ExprId expr) {
     case Kind::FloatNeg: return neg(part(0));
     case Kind::FloatEq:
     case Kind::FloatLt:
-    case Kind::FloatLe: return settle_condition(floats(node.kind, part(0), part(1)));
+    case Kind::FloatLe: return compare_floats(node.kind, part(0), part(1));
     default: return floats(node.kind, part(0), part(1));
   }
 }

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <vector>
 
+#include "runtime/torch_python.h"
+
 namespace magneto::record {
 namespace {
 
@@ -79,8 +81,14 @@ class Node final : public c10::SymNodeImpl {
  public:
   Node(std::shared_ptr<Symbols> symbols, ExprId expr) : symbols_(std::move(symbols)), expr_(expr) {}
 
-  const Symbols* symbols() const { return symbols_.get(); }
-  ExprId expr() const { return expr_; }
+  static std::optional<ExprId> find(const SymNode& number, const Symbols& symbols) {
+    auto* node = dynamic_cast<const Node*>(number.get());
+    if (!node) {
+      SymNode plain = runtime::unwrap_node(number);
+      return plain == number ? std::nullopt : find(plain, symbols);
+    }
+    return node->symbols_.get() == &symbols ? std::optional(node->expr_) : std::nullopt;
+  }
 
   bool is_int() override { return type() == Symbols::Type::Int; }
   bool is_bool() override { return type() == Symbols::Type::Bool; }
@@ -171,7 +179,7 @@ class Node final : public c10::SymNodeImpl {
 
   // A number of other symbols counts as the number that it was in its own recording.
   ExprId of(const SymNode& other) const {
-    if (auto* node = dynamic_cast<Node*>(other.get()); node && node->symbols_ == symbols_) return node->expr_;
+    if (auto expr = find(other, *symbols_)) return *expr;
     if (other->is_int()) return symbols_->integer(other->guard_int(__FILE__, __LINE__));
     if (other->is_float()) return symbols_->real(other->guard_float(__FILE__, __LINE__));
     return symbols_->boolean(other->guard_bool(__FILE__, __LINE__));
@@ -200,11 +208,10 @@ class Node final : public c10::SymNodeImpl {
   ExprId expr_;
 };
 
-std::optional<ExprId> expr_of_node(const c10::SymNodeImpl* number, Symbols& symbols) {
-  auto* node = dynamic_cast<const Node*>(number);
-  if (!node || node->symbols() != &symbols) return std::nullopt;
-  ExprId expr = symbols.simplify(node->expr());
-  return symbols.is_constant(expr) ? std::nullopt : std::optional(expr);
+std::optional<ExprId> expr_of_node(const SymNode& number, Symbols& symbols) {
+  auto expr = Node::find(number, symbols);
+  if (expr) expr = symbols.simplify(*expr);
+  return expr && symbols.is_constant(*expr) ? std::nullopt : expr;
 }
 
 }  // namespace
@@ -227,15 +234,15 @@ c10::SymBool make_sym_bool(std::shared_ptr<Symbols> symbols, ExprId expr) {
 }
 
 std::optional<ExprId> expr_of(const c10::SymInt& number, Symbols& symbols) {
-  return number.is_heap_allocated() ? expr_of_node(number.toSymNodeImplUnowned(), symbols) : std::nullopt;
+  return number.is_heap_allocated() ? expr_of_node(number.toSymNode(), symbols) : std::nullopt;
 }
 
 std::optional<ExprId> expr_of(const c10::SymFloat& number, Symbols& symbols) {
-  return number.is_symbolic() ? expr_of_node(number.toSymNodeImplUnowned(), symbols) : std::nullopt;
+  return number.is_symbolic() ? expr_of_node(number.toSymNodeImpl(), symbols) : std::nullopt;
 }
 
 std::optional<ExprId> expr_of(const c10::SymBool& number, Symbols& symbols) {
-  return number.is_heap_allocated() ? expr_of_node(number.toSymNodeImplUnowned(), symbols) : std::nullopt;
+  return number.is_heap_allocated() ? expr_of_node(number.toSymNodeImpl(), symbols) : std::nullopt;
 }
 
 std::optional<ExprId> expr_of(const c10::Scalar& number, Symbols& symbols) {

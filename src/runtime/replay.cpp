@@ -6,8 +6,10 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "graph/graph.h"
+#include "graph/size_binding.h"
 #include "runtime/daemon_threads.h"
 #include "runtime/errors.h"
 #include "runtime/state.h"
@@ -28,10 +30,21 @@ struct Operand {
 };
 
 struct ArgSource {
-  enum Kind : uint8_t { Constant, Tensor, List, OptionalList };
+  enum Kind : uint8_t { Constant, Tensor, List, OptionalList, Sized };
   Kind kind = Constant;
-  uint32_t index = 0;  // into constants_ or operands_
+  uint32_t index = 0;  // into constants_, operands_ or sized_
   uint32_t count = 0;  // of list items
+};
+
+// A number that depends on symbols, or a constant list with such numbers in it.
+struct SizedArg {
+  struct Item {
+    int32_t index;  // in the list, or TensorRef::kWhole
+    graph::ExprId expr;
+    graph::Symbols::Type type;
+  };
+  uint32_t constant;  // into constants_
+  std::vector<Item> items;
 };
 
 struct ResultTarget {
@@ -57,6 +70,7 @@ struct Output {
 };
 
 using Slots = std::vector<at::Tensor>;
+using Numbers = std::vector<graph::Number>;  // by expression; empty where nothing depends on symbols
 
 constexpr c10::DispatchKeySet kBelowAutograd = c10::autograd_dispatch_keyset;
 
@@ -97,9 +111,12 @@ class Replay final : public Segment {
 
   void fill(Slots& slots, PyObject* const* inputs) const;
   // False: diverged.
-  bool execute(Slots& slots) const;
-  void push_arguments(const Step& step, uint32_t& next, Slots& slots, c10::Stack& stack) const;
+  bool execute(Slots& slots, const Numbers& numbers) const;
+  void push_arguments(const Step& step, uint32_t& next, Slots& slots, const Numbers& numbers, c10::Stack& stack) const;
+  IValue make_sized(const SizedArg& arg, const Numbers& numbers) const;
   IValue make_list(const ArgSource& source, Slots& slots) const;
+  bool bind_sizes(const Slots& slots, Numbers& numbers) const;
+  bool run_steps(Slots& slots, const Numbers& numbers) const;
   bool give_outputs(Slots& slots, PyObject* const* inputs, PyObject** outputs) const;
 
   graph::Graph graph_;
@@ -111,6 +128,8 @@ class Replay final : public Segment {
   std::vector<IValue> constants_;
   std::vector<IValue> expected_;
   std::vector<Operand> operands_;
+  std::vector<SizedArg> sized_;
+  std::optional<graph::SizeBinding> sizes_;
   std::vector<ResultTarget> results_;
   std::vector<Output> outputs_;
   std::vector<Operand> places_;    // by value
@@ -141,6 +160,7 @@ Replay::Replay(graph::Graph graph, std::vector<PyObject*> state_objects)
   for (size_t i = 0; i < graph_.ops.size(); ++i) flatten(graph_.ops[i], i);
   for (const graph::Op& op : graph_.ops) rerunnable_ = rerunnable_ && !graph::has_effect(graph_, op);
   plan_outputs();
+  if (graph_.symbols) sizes_.emplace(graph_);
 }
 
 // Inputs take the first slots, in order, then state; results that are used take the following ones.
@@ -175,6 +195,14 @@ void Replay::flatten(const graph::Op& op, size_t index) {
   for (const IValue& value : op.args) {
     args_.push_back({ArgSource::Constant, static_cast<uint32_t>(constants_.size()), 0});
     constants_.push_back(value);
+  }
+  for (const graph::SizeRef& size : op.sizes) {
+    ArgSource& arg = args_[first_arg + size.position];
+    if (arg.kind != ArgSource::Sized) {
+      sized_.push_back({arg.index, {}});
+      arg = {ArgSource::Sized, static_cast<uint32_t>(sized_.size() - 1), 0};
+    }
+    sized_[arg.index].items.push_back({size.item, size.expr, graph_.symbols->type(size.expr)});
   }
   for (const graph::TensorList& list : op.lists) {
     args_[first_arg + list.position] = {list.optional ? ArgSource::OptionalList : ArgSource::List,
@@ -257,7 +285,20 @@ IValue Replay::make_list(const ArgSource& source, Slots& slots) const {
   return list;
 }
 
-void Replay::push_arguments(const Step& step, uint32_t& next, Slots& slots, c10::Stack& stack) const {
+IValue Replay::make_sized(const SizedArg& arg, const Numbers& numbers) const {
+  auto number = [&](const SizedArg::Item& item) -> IValue {
+    if (item.type == graph::Symbols::Type::Float) return numbers[item.expr].real;
+    if (item.type == graph::Symbols::Type::Bool) return numbers[item.expr].integer != 0;
+    return numbers[item.expr].integer;
+  };
+  if (arg.items[0].index == graph::TensorRef::kWhole) return number(arg.items[0]);
+  c10::List<IValue> list = constants_[arg.constant].toList().copy();
+  for (const SizedArg::Item& item : arg.items) list.set(static_cast<size_t>(item.index), number(item));
+  return list;
+}
+
+void Replay::push_arguments(const Step& step, uint32_t& next, Slots& slots, const Numbers& numbers,
+                            c10::Stack& stack) const {
   for (; next < step.args_end; ++next) {
     const ArgSource& source = args_[next];
     if (source.kind == ArgSource::Constant) {
@@ -271,13 +312,15 @@ void Replay::push_arguments(const Step& step, uint32_t& next, Slots& slots, c10:
       } else {
         stack.emplace_back(graph_.constant_tensors[from.index]);
       }
+    } else if (source.kind == ArgSource::Sized) {
+      stack.push_back(make_sized(sized_[source.index], numbers));
     } else {
       stack.push_back(make_list(source, slots));
     }
   }
 }
 
-bool Replay::execute(Slots& slots) const {
+bool Replay::execute(Slots& slots, const Numbers& numbers) const {
   Autocast autocast;
   autocast.set(false);
   c10::impl::ExcludeDispatchKeyGuard below_autograd(kBelowAutograd);
@@ -292,7 +335,7 @@ bool Replay::execute(Slots& slots) const {
   stack.reserve(max_args_);
   uint32_t next_arg = 0, next_result = 0;
   for (const Step& step : steps_) {
-    push_arguments(step, next_arg, slots, stack);
+    push_arguments(step, next_arg, slots, numbers, stack);
     if (step.grad_mode != grad_mode) {
       grad_mode = step.grad_mode;
       c10::GradMode::set_enabled(grad_mode);
@@ -345,15 +388,16 @@ bool Replay::give_outputs(Slots& slots, PyObject* const* inputs, PyObject** outp
   return true;
 }
 
-bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
-  Slots slots;
-  if (free_slots_.empty()) {
-    slots.resize(slot_count_);
-  } else {
-    slots = std::move(free_slots_.back());
-    free_slots_.pop_back();
-  }
-  fill(slots, inputs);
+// False with a Python error: the inputs do not have the sizes that the recording holds for.
+bool Replay::bind_sizes(const Slots& slots, Numbers& numbers) const {
+  if (!sizes_) return true;
+  auto problem = sizes_->bind(slots, numbers);
+  if (problem) PyErr_SetString(PyExc_ValueError, ("the graph was recorded for other sizes: " + *problem).c_str());
+  return !problem;
+}
+
+// Without the GIL. False: diverged, or a Python error is set.
+bool Replay::run_steps(Slots& slots, const Numbers& numbers) const {
   std::exception_ptr error;
   bool ok = true;
   {
@@ -361,7 +405,7 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
     PauseWatch pause;
     PyThreadState* thread = PyEval_SaveThread();
     try {
-      ok = execute(slots);
+      ok = execute(slots, numbers);
     } catch (...) {
       error = std::current_exception();
     }
@@ -375,7 +419,20 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
     }
   }
   if (error) set_python_error(error);
-  ok = ok && give_outputs(slots, inputs, outputs);
+  return ok;
+}
+
+bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
+  Slots slots;
+  if (free_slots_.empty()) {
+    slots.resize(slot_count_);
+  } else {
+    slots = std::move(free_slots_.back());
+    free_slots_.pop_back();
+  }
+  fill(slots, inputs);
+  Numbers numbers;
+  bool ok = bind_sizes(slots, numbers) && run_steps(slots, numbers) && give_outputs(slots, inputs, outputs);
   for (at::Tensor& slot : slots) slot.reset();
   free_slots_.push_back(std::move(slots));
   return ok;

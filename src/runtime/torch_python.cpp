@@ -2,7 +2,9 @@
 #include "runtime/torch_python.h"
 
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/python_symnode.h>
 
+#include <cmath>
 #include <cstddef>
 #include <vector>
 
@@ -22,6 +24,38 @@ PyObject* wrap_tensor(at::Tensor&& tensor) {
 
 PyTypeObject* tensor_class() { return reinterpret_cast<PyTypeObject*>(THPVariableClass); }
 PyTypeObject* parameter_class() { return reinterpret_cast<PyTypeObject*>(ParameterClass); }
+
+namespace {
+
+// What torch writes instead of a symbolic int, float or bool.
+bool is_placeholder(const at::Tensor& tensor) {
+  constexpr int64_t kPlaceholder = 7777777;
+  if (!tensor.unsafeGetTensorImpl()->is_wrapped_number() || !tensor.device().is_cpu()) return false;
+  if (tensor.scalar_type() == c10::kLong) return *tensor.const_data_ptr<int64_t>() == kPlaceholder;
+  if (tensor.scalar_type() == c10::kDouble) return std::isnan(*tensor.const_data_ptr<double>());
+  return tensor.scalar_type() == c10::kBool;
+}
+
+}  // namespace
+
+std::optional<c10::Scalar> wrapped_number(const at::Tensor& tensor) {
+  if (!is_placeholder(tensor)) return std::nullopt;
+  pybind11::gil_scoped_acquire gil;
+  auto object = pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(tensor));
+  pybind11::object number = pybind11::getattr(object, "_wrapped_number", pybind11::none());
+  if (torch::is_symint(number)) return c10::Scalar(number.cast<c10::SymInt>());
+  if (torch::is_symfloat(number)) return c10::Scalar(number.cast<c10::SymFloat>());
+  if (torch::is_symbool(number)) return c10::Scalar(number.cast<c10::SymBool>());
+  return std::nullopt;
+}
+
+c10::SymNode unwrap_node(const c10::SymNode& node) {
+  auto* wrapper = dynamic_cast<torch::impl::PythonSymNodeImpl*>(node.get());
+  if (!wrapper) return node;
+  pybind11::gil_scoped_acquire gil;
+  pybind11::handle object = wrapper->getPyObj();
+  return pybind11::isinstance<c10::SymNodeImpl>(object) ? object.cast<c10::SymNode>() : node;
+}
 
 void set_python_error(const std::exception_ptr& error) {
   try {

@@ -3,9 +3,12 @@
 #include <Python.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+#include <c10/core/SymNodeImpl.h>
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace magneto::runtime {
@@ -20,6 +23,12 @@ PyObject* wrap_tensor(at::Tensor&& tensor);
 // torch.Tensor and torch.nn.Parameter; null before torch is imported.
 PyTypeObject* tensor_class();
 PyTypeObject* parameter_class();
+
+// The number for which torch's argument parser made `tensor`: in `x * x.shape[0]` it is a tensor with a placeholder for
+// contents. None if it is a real tensor.
+std::optional<c10::Scalar> wrapped_number(const at::Tensor& tensor);
+// The node that torch wrapped on its way through Python; `node` itself if it did not.
+c10::SymNode unwrap_node(const c10::SymNode& node);
 
 // Sets the Python error that eager would have raised for `error`. GIL held.
 void set_python_error(const std::exception_ptr& error);

@@ -243,6 +243,18 @@ TEST(floats_are_computed_as_written) {
   CHECK_EQ(t.problem({8, 7, 10}), "float(x.size(1)) / 4.0 == 1.5 does not hold: x.size(1) is 7");
 }
 
+TEST(a_float_of_an_integer_compares_as_the_integer) {
+  Table t;
+  CHECK(t.decides("float(s0) >= 0.0 and float(s0) > 1.5 and float(s0) != 3.5"));
+  CHECK_EQ(t.all_guards(), "");
+  CHECK(t.decides("float(s0) < 8.5 and 7.5 < float(s0)"));
+  CHECK(t.symbols()[0].range == (Range{8, 8}));
+  CHECK(t.decides("float(s1) <= 6.5 and 5.5 <= float(s1)"));
+  CHECK(t.symbols()[1].range == (Range{6, 6}));
+  CHECK_EQ(t.specialise_float(t.to_float(t.s2)), 10.0);
+  CHECK(t.symbols()[2].range == (Range{10, 10}));
+}
+
 TEST(sizes_zero_and_one_never_become_symbols) {
   Table t;
   CHECK_EQ(t.add_symbol(1, {2, 0, "z"}), t.integer(1));
