@@ -23,6 +23,7 @@ struct Kind {
   caffe2::TypeMeta dtype;
   c10::Device device;
   bool requires_grad;
+  bool strides_follow;  // from traits and sizes
   uint32_t dim;
   uint32_t shape_at;  // sizes, then strides, in shapes_, and in masks_ which bits of them matter
 };
@@ -55,7 +56,7 @@ struct Fields : c10::TensorImpl {
   }
 };
 
-// What TensorImpl::requires_grad answers, without its two calls.
+// What TensorImpl::requires_grad answers, without two of its calls.
 bool requires_grad(const c10::TensorImpl& impl) {
   const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(impl.autograd_meta());
   if (!meta) return false;
@@ -112,15 +113,32 @@ class Checks final : public runtime::TensorChecks {
   void note(PyObject* object, const at::Tensor& tensor) {
     const auto& impl = *tensor.unsafeGetTensorImpl();
     auto dim = static_cast<uint32_t>(tensor.dim());
-    Kind kind{Py_TYPE(object),        impl.key_set().raw_repr(),
-              Fields::are_known(impl) ? Fields::traits(impl) : kUnknown,
-              tensor.dtype(),         tensor.device(),
-              tensor.requires_grad(), dim,
-              static_cast<uint32_t>(shapes_.size() - 2 * dim)};
+    auto shape_at = static_cast<uint32_t>(shapes_.size() - 2 * dim);
+    bool known = Fields::are_known(impl);
+    Kind kind{Py_TYPE(object),
+              impl.key_set().raw_repr(),
+              known ? Fields::traits(impl) : kUnknown,
+              tensor.dtype(),
+              tensor.device(),
+              tensor.requires_grad(),
+              known && impl.is_contiguous() && has_unique_strides(dim, shape_at),
+              dim,
+              shape_at};
     kinds_of_.push_back(index_of(kind));
     auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
     bool is_torchs = Py_TYPE(object) == runtime::tensor_class() || Py_TYPE(object) == runtime::parameter_class();
     if (!is_torchs) classes_.push_back(py::Ref::steal(PyWeakref_NewRef(type, nullptr)));
+  }
+
+  // Whether these are the strides of every contiguous tensor of these sizes; a dimension of size 1 may have any.
+  bool has_unique_strides(uint32_t dim, uint32_t shape_at) const {
+    const int64_t *sizes = shapes_.data() + shape_at, *strides = sizes + dim;
+    auto mask = masks_.begin() + shape_at;
+    if (std::find(mask, mask + 2 * dim, 0) != mask + 2 * dim) return false;
+    uint64_t stride = 1;
+    for (uint32_t i = dim; i-- > 0; stride *= static_cast<uint64_t>(sizes[i]))
+      if (sizes[i] < 2 || static_cast<uint64_t>(strides[i]) != stride) return false;
+    return true;
   }
 
   // The weights of a model are of few kinds: looked up among the latest, they stay in the nearest cache.
@@ -157,12 +175,12 @@ class Checks final : public runtime::TensorChecks {
   bool has_fields(const Kind& kind, const c10::impl::SizesAndStrides& shape) const {
     if (shape.size() != kind.dim) return false;
     const int64_t *expected = shapes_.data() + kind.shape_at, *mask = masks_.data() + kind.shape_at;
-    const int64_t *sizes = shape.sizes_data(), *strides = shape.strides_data();
     int64_t differ = 0;  // without branches: shapes are short and nearly always equal
-    for (uint32_t i = 0; i < kind.dim; ++i) {
-      differ |= (sizes[i] ^ expected[i]) & mask[i];
-      differ |= (strides[i] ^ expected[kind.dim + i]) & mask[kind.dim + i];
-    }
+    auto compare = [&](const int64_t* numbers, size_t at) {
+      for (size_t i = 0; i < kind.dim; ++i) differ |= (numbers[i] ^ expected[at + i]) & mask[at + i];
+    };
+    compare(shape.sizes_data(), 0);
+    if (!kind.strides_follow) compare(shape.strides_data(), kind.dim);  // often a cache line of their own
     return differ == 0;
   }
 
