@@ -44,6 +44,9 @@ class CompiledFunction:
     def guard_ns(self, repeats: int, /, *args: Any, **kwargs: Any) -> float:
         """Nanoseconds per check of the guards of the variant that fits."""
 
+    def guard_ns_after_change(self, repeats: int, /, *args: Any, **kwargs: Any) -> float:
+        """As guard_ns, if a dict that has nothing to do with the call is changed before each check."""
+
     fn: Callable[..., Any]
 
     @property
