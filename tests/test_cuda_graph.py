@@ -70,7 +70,7 @@ def replayed(function, *calls):
     return graph
 
 
-def three(*sizes: int) -> list[tuple[Tensor, ...]]:
+def inputs_of(*sizes: int) -> list[tuple[Tensor, ...]]:
     return [(rand(*sizes),) for _ in range(4)]
 
 
@@ -99,7 +99,7 @@ def three(*sizes: int) -> list[tuple[Tensor, ...]]:
     ],
 )
 def test_launches_equal_eager(function):
-    replayed(function, *three(4, 6))
+    replayed(function, *inputs_of(4, 6))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_launches_equal_eager(function):
     ],
 )
 def test_arguments_of_any_layout(layout):
-    calls = [(layout(x),) for (x,) in three(4, 6)]
+    calls = [(layout(x),) for (x,) in inputs_of(4, 6)]
     graph = magneto.record(lambda x: (x * 2).sum(), *calls[0], live=True)
     for (x,) in calls:
         torch.testing.assert_close(graph.run([x])[0], (x * 2).sum(), rtol=0, atol=0)
@@ -188,10 +188,10 @@ def positive(x):
 
 
 def test_an_operator_that_waits_for_the_gpu_leaves_everything_working():
-    agree(lambda x: torch.linalg.cholesky(positive(x)) * 2, *three(4, 4))
+    agree(lambda x: torch.linalg.cholesky(positive(x)) * 2, *inputs_of(4, 4))
     assert not captured()
     assert any("captur" in reason for reason in refused())
-    replayed(lambda x: nn.functional.dropout(positive(x), 0.5), *three(4, 4))
+    replayed(lambda x: nn.functional.dropout(positive(x), 0.5), *inputs_of(4, 4))
     torch.cuda.synchronize()
     assert not torch.cuda.is_current_stream_capturing()
 
@@ -205,7 +205,7 @@ def test_an_operator_that_waits_for_the_gpu_leaves_everything_working():
     ],
 )
 def test_what_is_not_captured_runs_operator_by_operator(function, reason):
-    agree(function, *three(4))
+    agree(function, *inputs_of(4))
     assert not captured()
     assert any(reason in text or "from the host" in text for text in refused()), refused()
 
@@ -213,7 +213,7 @@ def test_what_is_not_captured_runs_operator_by_operator(function, reason):
 def test_small_graphs_and_the_setting_off_are_not_captured():
     for least in (0, 5):
         with magneto.config.patch(cuda_graphs=least):
-            agree(lambda x: (x.sin() * 2).cos(), *three(4))
+            agree(lambda x: (x.sin() * 2).cos(), *inputs_of(4))
     assert not captured()
 
 
@@ -449,7 +449,7 @@ def test_inference_under_autocast(training):
         with torch.autocast("cuda", torch.bfloat16):
             return model(x)
 
-    replayed(function, *three(2, 8, 32))
+    replayed(function, *inputs_of(2, 8, 32))
 
 
 def test_forward_and_backward_with_dropout():
