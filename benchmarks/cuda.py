@@ -108,8 +108,9 @@ class MagnetoStep:
         torch.cuda.synchronize()
         self.record_ms = (time.perf_counter() - start) * 1000
         self.extra = [torch.ones((), device="cuda")] if self.training else []
-        # Gradients come in the order in which the state tensors were first used.
-        self.parameters = [tensor for _, tensor in self.graph.states if tensor.requires_grad] if self.training else []
+        trained = [tensor for _, tensor in self.graph.states if tensor.requires_grad] if self.training else []
+        used = self.graph.calling.gradients
+        self.parameters = [parameter for parameter, has in zip(trained, used, strict=True) if has]
 
     def __call__(self, x: Tensor) -> Any:
         if self.graph is None:

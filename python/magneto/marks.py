@@ -13,4 +13,4 @@ def mark_static_address(tensor: torch.Tensor) -> None:
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a torch.Tensor to mark as static, got {type(tensor).__name__}")
-    tensor._magneto_static_address = True  # type: ignore[attr-defined]
+    tensor._magneto_static_address = True
