@@ -102,8 +102,7 @@ class MagnetoStep:
     def record(self, x: Tensor) -> None:
         start = time.perf_counter()
         function = functools.partial(loss if self.training else forward, self.model)
-        # Backward on the calling thread, where the recording is.
-        with torch.set_grad_enabled(self.training), torch.autograd.set_multithreading_enabled(False):
+        with torch.set_grad_enabled(self.training):
             self.graph = magneto.record(function, x, live=True, joint=self.training)
         torch.cuda.synchronize()
         self.record_ms = (time.perf_counter() - start) * 1000

@@ -460,7 +460,7 @@ def test_forward_and_backward_with_dropout():
         with torch.autocast("cuda", torch.bfloat16):
             return model(x).square().mean()
 
-    with torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
+    with torch.enable_grad():
         graph = magneto.record(loss, x, live=True, joint=True)
     states = [p for p in model.parameters() if p.requires_grad]
     for step in range(5):
