@@ -4,7 +4,8 @@ Method: one process and wall-clock time. For each model and contender: eager cal
 then the contender's first calls are timed one by one, each waited for. A call is steady if it takes at most a quarter
 more than the median of the later ones, and `ready` is the time of all calls up to the last one that is not. Steady
 milliseconds are minima of batches that take turns with eager ones, calls queued without waiting, so that the GPU idles
-only if the contender lets it. torch.compile starts with empty caches.
+only if the contender lets it. No contender looks for packed sequences, which would wait for the GPU. torch.compile
+starts with empty caches.
 
 An inference call takes a batch and gives the model's result. A training step takes a batch, gives the loss, and leaves
 gradients in the parameters' `grad`; the optimiser is not part of it. Magneto's graphs come from `magneto.record`, whose
