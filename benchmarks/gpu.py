@@ -30,7 +30,7 @@ from typing import Any
 import magneto
 import torch
 from _common import finish, goal, machine, table, versions
-from _cuda_models import MODELS
+from _gpu_models import MODELS
 from torch import Tensor, nn
 
 Step = Callable[[Tensor], Any]
@@ -215,7 +215,7 @@ def kept_rows(path: str | None, cases: list[str]) -> list[dict[str, Any]]:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run bench cuda", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="./run bench gpu", description=__doc__.split("\n")[0])
     parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
     parser.add_argument("--keep", action="store_true", help="keep the cases in FILE that are not measured now")
     parser.add_argument("--models", default=",".join(MODELS), help="names with commas between them; default: all")
@@ -252,13 +252,13 @@ def main(arguments: list[str]) -> int:
         rows.append({**row, "gpu": facts["gpu"]})
         print(json.dumps(row), flush=True)
         if options.json:  # a run that is cut short keeps what it has
-            finish("cuda", arguments, options.json, rows, goals(rows))
+            finish("gpu", arguments, options.json, rows, goals(rows))
     columns = {key: title for key, title in COLUMNS.items() if any(key in row for row in rows)}
     print(table(list(columns.values()), [[row.get(key) for key in columns] for row in rows]))
     print(
         "\nminima of wall-clock time; tc = torch.compile, r-o = reduce-overhead; ready: time until the steady state\n"
     )
-    finish("cuda", arguments, options.json, rows, goals(rows))
+    finish("gpu", arguments, options.json, rows, goals(rows))
     return 0
 
 
