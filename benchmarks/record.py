@@ -59,19 +59,23 @@ def measure(case: str, model: torch.nn.Module, arguments: tuple[torch.Tensor, ..
     from torch._functorch.aot_autograd import aot_function
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    parameters = dict(model.named_parameters())
-    buffers = dict(model.named_buffers())
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
     def function(own: dict[str, torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(model, {**own, **buffers}, inputs)
+        return torch.func.functional_call(model, own, inputs)
 
     def step(own: dict[str, torch.Tensor], *inputs: torch.Tensor) -> list[torch.Tensor | None]:
         output = function(own, *inputs)
-        return list(torch.autograd.grad(output, list(own.values()), torch.ones_like(output), allow_unused=True))
+        targets = [tensor for tensor in own.values() if tensor.requires_grad]
+        return list(torch.autograd.grad(output, targets, torch.ones_like(output), allow_unused=True))
+
+    def fx() -> None:
+        make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(state, *arguments)
 
     def aot() -> None:
         compiled = aot_function(function, fw_compiler=lambda graph, _: graph, bw_compiler=lambda graph, _: graph)
-        output = compiled({name: p.detach().requires_grad_() for name, p in parameters.items()}, *arguments)
+        own = {name: tensor.detach().requires_grad_(tensor.requires_grad) for name, tensor in state.items()}
+        output = compiled(own, *arguments)
         output.backward(torch.ones_like(output))
 
     def ours() -> magneto.Graph:
@@ -80,8 +84,8 @@ def measure(case: str, model: torch.nn.Module, arguments: tuple[torch.Tensor, ..
     before = meta_operators()
     first = cpu_ms(ours)
     graph = ours()
-    fast = interleaved_minima({"magneto": ours, "eager": lambda: step(parameters, *arguments)}, repeats)
-    slow = {"make_fx": lambda: make_fx(step, tracing_mode="fake")(parameters, *arguments), "aot": aot}
+    fast = interleaved_minima({"magneto": ours, "eager": lambda: step(state, *arguments)}, repeats)
+    slow = {"make_fx": fx, "aot": aot}
     for contender in slow.values():
         contender()  # imports, caches
     fast |= interleaved_minima({"magneto": ours, **slow}, max(2, repeats // 10))
