@@ -2,10 +2,12 @@
 """The native part of Magneto."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
 from types import CodeType, FrameType
 from typing import Any, overload
 
 import torch
+import torch.fx
 
 
 class UserError(ValueError):
@@ -455,6 +457,29 @@ class GraphValue:
         The number of the first value that lives in the same memory; its own if none does.
         """
 
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a constant that was a Python number."""
+
+    def __deepcopy__(self, memo: object) -> GraphValue: ...
+
+    @property
+    def type(self) -> str:
+        """
+        'f32[s0, 8]': dtype, sizes, strides unless contiguous, device unless the CPU.
+        """
+
+    def __repr__(self) -> str: ...
+
+class GraphSize:
+    """A number that depends on the sizes of the inputs."""
+
+    @property
+    def hint(self) -> bool | int | float:
+        """The number in the recorded call."""
+
+    def __str__(self) -> str: ...
+
     def __repr__(self) -> str: ...
 
 class GraphOp:
@@ -470,7 +495,9 @@ class GraphOp:
 
     @property
     def arguments(self) -> list[object]:
-        """All of them, in the order of the schema; tensors as GraphValue."""
+        """
+        All of them, in the order of the schema; tensors as GraphValue, symbolic sizes as GraphSize.
+        """
 
     @property
     def results(self) -> list[object]:
@@ -526,6 +553,33 @@ class Graph:
 
     def __len__(self) -> int: ...
 
+    @property
+    def hash(self) -> str:
+        """
+        Equal for graphs that do the same work, in every process: operators, arguments, values, constants; not names, source lines or numbers of values.
+        """
+
+    def to_dot(self) -> str:
+        """A drawing for Graphviz."""
+
+    def to_svg(self, path: str | os.PathLike[str] | None = None) -> str:
+        """A drawing, also written to `path`."""
+
+    def to_fx(self) -> torch.fx.GraphModule:
+        """
+        A runnable module of ATen operators that shares the state.
+
+        The operators are those below autograd, so run it under torch.no_grad(). Each node has `tensor_meta`, the values of the graph under `magneto`, and the source line as `stack_trace` in its meta.
+        """
+
+    @staticmethod
+    def from_fx(module: torch.fx.GraphModule, example_inputs: Sequence[torch.Tensor] | None = None) -> Graph:
+        """
+        The graph of a module of ATen operators, whose state it shares.
+
+        What the values are is taken from a run on copies of `example_inputs` or, without these, from the meta of the nodes: `magneto`, as to_fx leaves it, or `val`.
+        """
+
     def verify(self) -> None:
         """Raises InternalError if the graph means nothing."""
 
@@ -561,3 +615,13 @@ class Graph:
     @property
     def outputs(self) -> list[GraphValue]:
         """What `run` returns."""
+
+    @property
+    def symbols(self) -> list[tuple[str, int, int, int | None, int | None]]:
+        """
+        Sizes that may differ from run to run: name, input, dimension, smallest and largest number.
+        """
+
+    @property
+    def guards(self) -> list[str]:
+        """What is assumed of the symbols, in the names of the inputs."""

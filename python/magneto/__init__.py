@@ -3,20 +3,23 @@
 import torch  # noqa: F401  # first: magneto._C links against the libraries that torch loads
 
 from magneto.counts import counters
-from magneto.errors import InternalError, UserError
+from magneto.errors import DataDependent, InternalError, RecordError, UserError
 from magneto.explanation import Explanation, explain
-from magneto.graph import Graph
 from magneto.front_door import compile, disable, is_compiling, is_supported, reset
+from magneto.graph import Graph
 from magneto.optimized_module import OptimizedModule
+from magneto.recording import record
 from magneto.settings import config
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DataDependent",
     "Explanation",
     "Graph",
     "InternalError",
     "OptimizedModule",
+    "RecordError",
     "UserError",
     "__version__",
     "compile",
@@ -26,5 +29,6 @@ __all__ = [
     "explain",
     "is_compiling",
     "is_supported",
+    "record",
     "reset",
 ]

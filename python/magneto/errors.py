@@ -2,11 +2,19 @@
 
 from magneto._C import UserError
 
-__all__ = ["InternalError", "UserAttributeError", "UserError", "UserTypeError"]
+__all__ = ["DataDependent", "InternalError", "RecordError", "UserAttributeError", "UserError", "UserTypeError"]
 
 
 class InternalError(RuntimeError):
     """An invariant of Magneto's own does not hold. Please report it."""
+
+
+class RecordError(UserError):
+    """A program does something that a graph cannot express."""
+
+
+class DataDependent(RecordError):
+    """What a program does depends on the contents of a tensor, which a graph must not."""
 
 
 class UserTypeError(UserError, TypeError):

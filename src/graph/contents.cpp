@@ -2,8 +2,6 @@
 #include "graph/contents.h"
 
 #include <ATen/Functions.h>
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
 
 #include <cmath>
 #include <cstring>
@@ -53,10 +51,8 @@ std::optional<std::string> element_text(const char* bytes) {
     std::string imaginary = number_text(element.imag());
     return "(" + number_text(element.real()) + (imaginary[0] == '-' ? "" : "+") + imaginary + "j)";
   } else {
-    using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    Wide wide = static_cast<Wide>(element);
-    if (std::isnan(wide)) return std::nullopt;
-    return number_text(wide);
+    if (std::isnan(static_cast<double>(element))) return std::nullopt;
+    return number_text(element);
   }
 }
 

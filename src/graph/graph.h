@@ -122,12 +122,26 @@ bool has_effect(const Graph& graph, const Op& op);
 void remove_dead_ops(Graph& graph);
 
 // "%5: f32[2, 8] = aten.linear(%1, %2, %3)", one line per input, state, constant and operator.
-enum class Contents : uint8_t { All, Small };  // of constants; without all of them the text cannot be parsed
-std::string to_text(const Graph& graph, Contents contents = Contents::All);
+enum class Style : uint8_t {
+  Exact,      // everything; can be parsed
+  Short,      // without the contents of large constants
+  Structure,  // equal for graphs that do the same work: no names, no source lines, values numbered in order
+  Picture,    // for labels
+};
+std::string to_text(const Graph& graph, Style style = Style::Exact);
 std::string to_text(const Graph& graph, const Op& op);
-std::string to_text(const Value& value);  // "f32[2, 8]"
+std::string to_text(const Graph& graph, const Value& value);  // "f32[s0, 8]"
+std::string to_text(const Value& value);                      // "f32[2, 8]", the numbers of the recorded call
 // The inverse of to_text. A constant without contents takes the next one of `contents`. UserError with line and column.
 Graph parse(std::string_view text, const std::vector<at::Tensor>& contents = {});
+
+// Of the operators, their arguments, how values are made and used, and the contents of constants; 40 hexadecimal
+// digits, the same in every process.
+std::string structural_hash(const Graph& graph);
+
+// Drawings: for Graphviz, and laid out already.
+std::string to_dot(const Graph& graph);
+std::string to_svg(const Graph& graph);
 
 // What is wrong: a value that is used before it is made or made twice, an index out of range, an argument that the
 // schema does not take, ...; empty if nothing is.

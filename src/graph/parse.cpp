@@ -1,14 +1,16 @@
 // Reads graphs from text.
 //
 //   mode grad                                          what operators run under, unless they say otherwise
-//   argument %0 x: f32[2, 8]
+//   symbol s0 = 2 in 2..64 from input 0 dimension 0 as x
+//   argument %0 x: f32[s0, 8]
 //   parameter %1 layers.0.weight: f32[8, 8]
 //   constant %2: f64[] number = 0.5                     `number`: a Python number that became a tensor
 //   %3: f32[8, 8]{1, 8} in %1 = aten.t(%1)  # model.py:12 forward
-//   %4: f32[2, 8] = aten.mm(%0, %3) [plain]
+//   %4: f32[s0, 8] = aten.mm(%0, %3) [plain]
 //   %4 = aten.mul_.Tensor(%4, %2)
-//   [%5: f32[1, 8] in %4, _] = aten.split.Tensor(%4, 1)
+//   [%5: f32[s0 // 2, 8] in %4, _] = aten.split.Tensor(%4, s0 // 2)
 //   aten._local_scalar_dense(%2) == 0.5
+//   guard s0 % 2 == 0
 //   return %4, %5
 //
 // The grammar is one statement per line and one token of look-ahead: the first word says what a line is. A value is
@@ -16,7 +18,8 @@
 // it lives `in`, unless its own. Operators are written as Python would call them, with defaults left out; so what an
 // argument means is read off the operator's schema (`f32` is a dtype only where one is expected), and its C++ type
 // comes back exactly. Numbers keep their kind (1, 1.0, True) and all their bits. A comment behind an operator that
-// looks like "file:12 function" is where it came from; any other comment is skipped.
+// looks like "file:12 function" is where it came from; any other comment is skipped. Guards stand last, because what is
+// assumed simplifies the expressions that are read after it.
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -167,6 +170,7 @@ class Parser {
     for (auto [at, memory] : memories_) {
       if (memory >= graph_.values.size()) cursor_.fail("%" + std::to_string(memory) + " is not made anywhere", at);
     }
+    if (graph_.symbols) graph_.symbols->freeze();
     if (std::string fault = find_fault(graph_); !fault.empty()) throw UserError("graph text: " + fault);
     return std::move(graph_);
   }
@@ -194,6 +198,10 @@ class Parser {
     if (returned_) cursor_.expected("nothing behind the line that begins with return");
     if (cursor_.take("mode")) {
       mode_ = flags("the end of the line");
+    } else if (cursor_.take("symbol")) {
+      symbol();
+    } else if (cursor_.take("guard")) {
+      guard();
     } else if (cursor_.take("argument")) {
       graph_.inputs.push_back(definition(Role::Argument));
     } else if (cursor_.take("parameter")) {
@@ -234,6 +242,81 @@ class Parser {
     }
   }
 
+  // ---- symbols
+
+  // Runs `work` on the table of symbols; what that refuses is an error at `at`.
+  template <typename Work>
+  auto with_symbols(size_t at, Work work) {
+    try {
+      return work(*graph_.symbols);
+    } catch (const UserError& error) {
+      cursor_.fail(error.what(), at);
+    }
+  }
+
+  void symbol() {
+    if (!graph_.symbols) graph_.symbols = std::make_shared<Symbols>();
+    size_t at = (cursor_.skip_spaces(), cursor_.at());
+    Symbol symbol{std::string(cursor_.word()), 0, {}, {}, 0};
+    if (symbol.name.empty()) cursor_.expected("the name of a symbol");
+    cursor_.need("=", "= and the number in the recorded call");
+    symbol.hint = cursor_.integer("an integer");
+    cursor_.need("in", "in and a range such as 2..64");
+    if (!cursor_.take("..")) {
+      symbol.range.min = cursor_.integer("a range such as 2..64");
+      cursor_.need("..", "two dots");
+    }
+    if (char c = cursor_.peek(); c == '-' || std::isdigit(static_cast<unsigned char>(c))) {
+      symbol.range.max = cursor_.integer("an integer");
+    }
+    cursor_.need("from", "from input, and its number");
+    cursor_.need("input", "input, and its number");
+    symbol.source.input = small_number("the number of an input");
+    if (cursor_.take("dimension")) symbol.source.dimension = static_cast<int32_t>(small_number("a dimension"));
+    if (cursor_.take("as")) symbol.source.name = name([](char c) { return c != ' ' && c != '\n' && c != '#'; });
+    with_symbols(at, [&](Symbols& symbols) { return symbols.declare(std::move(symbol)); });
+  }
+
+  void guard() {
+    size_t at = (cursor_.skip_spaces(), cursor_.at());
+    if (!graph_.symbols) cursor_.fail("expected a line that declares a symbol before");
+    std::string_view text = cursor_.run_of([](char c) { return c != '\n' && c != '#'; });
+    with_symbols(at, [&](Symbols& symbols) { symbols.assume(symbols.parse(text)); });
+  }
+
+  uint32_t small_number(const char* what) {
+    size_t at = (cursor_.skip_spaces(), cursor_.at());
+    int64_t number = cursor_.integer(what);
+    if (number < 0 || number > INT32_MAX) cursor_.fail(std::string("expected ") + what, at);
+    return static_cast<uint32_t>(number);
+  }
+
+  // An expression over symbols if one comes next, up to the comma or bracket behind it.
+  std::optional<ExprId> expression() {
+    if (!graph_.symbols) return std::nullopt;
+    size_t at = (cursor_.skip_spaces(), cursor_.at());
+    int depth = 0;
+    std::string_view text = cursor_.run_of([&](char c) {
+      depth += (c == '(') - (c == ')');
+      return depth >= 0 && c != '\n' && c != ']' && c != '}' && (c != ',' || depth > 0);
+    });
+    if (!names_symbol(text)) {
+      cursor_.go_to(at);
+      return std::nullopt;
+    }
+    return with_symbols(at, [&](Symbols& symbols) { return symbols.parse(text); });
+  }
+
+  bool names_symbol(std::string_view text) const {
+    Cursor words(text);
+    while (!words.at_end()) {
+      std::string_view word = words.word();
+      if (!word.empty() && graph_.symbols->find(word)) return true;
+      if (!words.at_end()) words.go_to(words.at() + 1);
+    }
+    return false;
+  }
+
   // ---- values
 
   ValueId number_of_value() {
@@ -257,19 +340,22 @@ class Parser {
     return id;
   }
 
+  template <typename Accept>
+  std::string name(Accept accept) {
+    cursor_.skip_spaces();
+    if (cursor_.peek() == '\'') return cursor_.string();
+    std::string name(cursor_.run_of(accept));
+    if (!name.empty() && !is_bare_name(name)) cursor_.fail("expected a name, in quotes if it is unusual");
+    return name;
+  }
+
   // "%3 name: f32[2] in %1"
   ValueId definition(Role role) {
     size_t at = (cursor_.skip_spaces(), cursor_.at());
     ValueId id = number_of_value();
     if (is_made(id)) cursor_.fail("%" + std::to_string(id) + " is made twice", at);
     Value value{role, c10::ScalarType::Undefined, c10::Device(c10::kCPU), {}, {}, id};
-    cursor_.skip_spaces();
-    if (cursor_.peek() == '\'') {
-      value.name = cursor_.string();
-    } else {
-      value.name = cursor_.run_of([](char c) { return c != ':' && c != ' ' && c != '\n'; });
-      if (!value.name.empty() && !is_bare_name(value.name)) cursor_.fail("expected a name, in quotes if it is unusual");
-    }
+    value.name = name([](char c) { return c != ':' && c != ' ' && c != '\n'; });
     cursor_.need(":", "a colon, and then what the value is, such as : f32[2, 8]");
     type(value);
     if (cursor_.take("in")) {
@@ -293,16 +379,23 @@ class Parser {
   void type(Value& value) {
     value.dtype = dtype();
     cursor_.need("[", "sizes such as [2, 8]");
-    value.sizes = numbers("]", "a size");
+    std::vector<ExprId> sizes, strides;  // empty if there are no symbols
+    value.sizes = numbers("]", "a size", sizes);
     for (int64_t size : value.sizes) {
       if (size < 0) cursor_.fail("expected sizes that are not negative");
     }
     if (cursor_.take("{")) {
-      value.strides = numbers("}", "a stride");
+      value.strides = numbers("}", "a stride", strides);
       if (value.strides.size() != value.sizes.size()) cursor_.fail("expected as many strides as sizes");
-    } else {
+    } else if (sizes.empty()) {
       value.strides = dense_strides(value.sizes);
+    } else {
+      strides = with_symbols(cursor_.at(), [&](Symbols& symbols) { return dense_strides(symbols, sizes); });
+      for (ExprId stride : strides) value.strides.push_back(graph_.symbols->hint(stride).integer);
     }
+    sizes.insert(sizes.end(), strides.begin(), strides.end());
+    bool fixed = std::ranges::all_of(sizes, [&](ExprId expr) { return graph_.symbols->is_constant(expr); });
+    if (!fixed) value.shape = std::move(sizes);
     cursor_.skip_spaces();
     if (std::isalpha(static_cast<unsigned char>(cursor_.peek())) && !next_is("in") && !next_is("number")) {
       value.device = device();
@@ -316,11 +409,20 @@ class Parser {
     return found;
   }
 
-  c10::SmallVector<int64_t, 4> numbers(const char* close, const char* what) {
+  c10::SmallVector<int64_t, 4> numbers(const char* close, const char* what, std::vector<ExprId>& exprs) {
     c10::SmallVector<int64_t, 4> result;
     if (cursor_.take(close)) return result;
-    do result.push_back(cursor_.integer(what));
-    while (cursor_.take(","));
+    do {
+      size_t at = (cursor_.skip_spaces(), cursor_.at());
+      if (auto expr = expression()) {
+        if (graph_.symbols->type(*expr) != Symbols::Type::Int) cursor_.fail(std::string("expected ") + what, at);
+        exprs.push_back(*expr);
+        result.push_back(graph_.symbols->hint(*expr).integer);
+      } else {
+        result.push_back(cursor_.integer(what));
+        if (graph_.symbols) exprs.push_back(graph_.symbols->integer(result.back()));
+      }
+    } while (cursor_.take(","));
     cursor_.need(close, close[0] == ']' ? "a comma or ]" : "a comma or }");
     return result;
   }
@@ -356,7 +458,10 @@ class Parser {
     size_t at = cursor_.at();
     at::Tensor tensor = cursor_.take("=") ? made_of(value, contents(value), at) : given(value);
     if (number && tensor.dim() != 0) cursor_.fail("expected a number to have no dimensions", at);
-    if (number) tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+    if (number && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      tensor = tensor.detach();  // whose the tensor is, it stays as it was
+      tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+    }
     graph_.constants.push_back(id);
     graph_.constant_tensors.push_back(std::move(tensor));
   }
@@ -602,10 +707,10 @@ class Parser {
       if (inner_type(item).kind() == TypeKind::TensorType) {
         return tensor_list(op, position, item.kind() == TypeKind::OptionalType);
       }
-      op.args[position] = list(item);
+      op.args[position] = list(op, position, item);
       return;
     }
-    op.args[position] = plain(type);
+    op.args[position] = number_or_size(op, position, TensorRef::kWhole, type);
   }
 
   void tensor_list(Op& op, uint32_t position, bool optional) {
@@ -621,11 +726,12 @@ class Parser {
     op.lists.push_back({position, size, optional});
   }
 
-  IValue list(const c10::Type& item) {
+  IValue list(Op& op, uint32_t position, const c10::Type& type) {
     cursor_.need("[", "a list");
-    c10::impl::GenericList items(stored_type(item));
+    c10::impl::GenericList items(stored_type(type));
     if (!cursor_.take("]")) {
-      do items.push_back(plain(inner_type(item)));
+      int32_t item = 0;
+      do items.push_back(number_or_size(op, position, item++, inner_type(type)));
       while (cursor_.take(","));
       cursor_.need("]", "a comma or ]");
     }
@@ -644,6 +750,20 @@ class Parser {
       case TypeKind::OptionalType: return c10::OptionalType::create(stored_type(*type.containedType(0)));
       default: return c10::IntType::get();
     }
+  }
+
+  IValue number_or_size(Op& op, uint32_t position, int32_t item, const c10::Type& type) {
+    auto expr = expression();
+    if (!expr) return plain(type);
+    const Symbols& symbols = *graph_.symbols;
+    if (!symbols.is_constant(*expr)) op.sizes.push_back({position, item, *expr});
+    Number hint = symbols.hint(*expr);
+    switch (symbols.type(*expr)) {
+      case Symbols::Type::Int: return hint.integer;
+      case Symbols::Type::Bool: return hint.integer != 0;
+      case Symbols::Type::Float: break;
+    }
+    return hint.real;
   }
 
   template <size_t N>

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <ranges>
+#include <span>
 
 #include "graph/contents.h"
 
@@ -19,12 +21,24 @@ constexpr std::pair<c10::ScalarType, std::string_view> kShortNames[] = {
     {c10::ScalarType::Short, "i16"},        {c10::ScalarType::Char, "i8"},           {c10::ScalarType::Byte, "u8"},
     {c10::ScalarType::ComplexFloat, "c64"}, {c10::ScalarType::ComplexDouble, "c128"}};
 
+// As the parser reads it.
 template <typename Number>
-std::string shortest(Number number, Number (*read)(const char*, char**), int most_digits) {
+Number read_number(const char* text) {
+  double number = std::strtod(text, nullptr);
+  if constexpr (std::is_same_v<Number, double>) {
+    return number;
+  } else {
+    return static_cast<Number>(static_cast<float>(number));
+  }
+}
+
+template <typename Number>
+std::string shortest(Number number) {
   char buffer[40];
-  for (int digits = 1; digits <= most_digits; ++digits) {
+  constexpr int kMostDigits = std::is_same_v<Number, double> ? 17 : 9;
+  for (int digits = 1; digits <= kMostDigits; ++digits) {
     std::snprintf(buffer, sizeof buffer, "%.*g", digits, static_cast<double>(number));
-    if (read(buffer, nullptr) == number) break;
+    if (read_number<Number>(buffer) == number) break;
   }
   std::string text = buffer;
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
@@ -39,46 +53,95 @@ std::string join(const Items& items, Text text) {
 
 std::string number(int64_t value) { return std::to_string(value); }
 
-std::string ref(ValueId id) { return "%" + std::to_string(id); }
-
 class Printer {
  public:
-  Printer(const Graph& graph, Contents contents) : graph_(graph), contents_(contents) {}
+  Printer(const Graph& graph, Style style) : graph_(graph), style_(style) {
+    if (style == Style::Structure) number_values();
+  }
 
   std::string graph() {
     choose_mode();
     std::string text = mode_ ? "mode " + flags_text(mode_) + "\n" : "";
+    if (graph_.symbols) text += symbols();
     for (const auto* ids : {&graph_.inputs, &graph_.states}) {
       for (ValueId id : *ids) text += role_text(graph_.values[id].role) + " " + definition(id) + "\n";
     }
     for (size_t i = 0; i < graph_.constants.size(); ++i) text += constant(i) + "\n";
     for (const Op& op : graph_.ops) text += this->op(op) + "\n";
-    return text + (graph_.outputs.empty() ? "return" : "return " + join(graph_.outputs, ref)) + "\n";
+    if (graph_.symbols) {
+      for (const std::string& guard : graph_.symbols->guards()) text += "guard " + guard + "\n";
+    }
+    return text +
+           (graph_.outputs.empty() ? "return" : "return " + join(graph_.outputs, [&](ValueId id) { return ref(id); })) +
+           "\n";
   }
 
   std::string op(const Op& op) const {
-    const auto& schema = op.handle.schema();
-    std::string name = schema.name();
+    std::string name = op.info->name;
     if (size_t colon = name.find("::"); colon != std::string::npos) name.replace(colon, 2, ".");
-    if (!schema.overload_name().empty()) name += "." + schema.overload_name();
     std::string results = this->results(op);
     std::string text = (results.empty() ? "" : results + " = ") + name + "(" + arguments(op) + ")";
     if (!op.expected.isNone()) text += " == " + argument_text(op.expected, *c10::NumberType::get());
     if (unsigned flags = flags_of(op); flags != mode_) text += " [" + flags_text(flags) + "]";
-    if (op.line == Op::kNoLine) return text;
+    if (op.line == Op::kNoLine || style_ == Style::Structure) return text;
     const Line& line = graph_.lines[op.line];
     return text + "  # " + escaped(line.file, "") + ":" + std::to_string(line.number) + " " +
            escaped(line.function, " ");
   }
 
+  OpWords words(const Op& op) const {
+    size_t colon = op.info->name.find("::");
+    return {op.info->name.substr(colon == std::string::npos ? 0 : colon + 2), arguments(op), results(op)};
+  }
+
   std::string type(const Value& value) const {
-    std::string text = dtype_text(value.dtype) + "[" + join(value.sizes, number) + "]";
-    if (value.strides != dense_strides(value.sizes)) text += "{" + join(value.strides, number) + "}";
+    std::string text = dtype_text(value.dtype) + "[";
+    size_t count = value.sizes.size();
+    auto numbers = value.shape.empty() ? std::span<const ExprId>() : std::span(value.shape);
+    if (numbers.empty()) {
+      text += join(value.sizes, number) + "]";
+      if (value.strides != dense_strides(value.sizes)) text += "{" + join(value.strides, number) + "}";
+    } else {
+      auto written = [&](ExprId expr) { return graph_.symbols->text(expr); };
+      auto sizes = numbers.first(count), strides = numbers.subspan(count);
+      text += join(sizes, written) + "]";
+      if (!std::ranges::equal(strides, dense_strides(*graph_.symbols, sizes)))
+        text += "{" + join(strides, written) + "}";
+    }
     if (!value.device.is_cpu()) text += " " + value.device.str();
     return text;
   }
 
  private:
+  // In order of appearance, so that equal graphs read the same.
+  void number_values() {
+    constexpr ValueId kNone = UINT32_MAX;
+    numbers_.assign(graph_.values.size(), kNone);
+    memories_.assign(graph_.values.size(), kNone);
+    ValueId next = 0;
+    auto see = [&](ValueId id) {
+      if (numbers_[id] != kNone) return;
+      numbers_[id] = next++;
+      ValueId& first = memories_[graph_.values[id].memory];
+      if (first == kNone) first = id;
+      memories_[id] = first;
+    };
+    for (const auto* ids : {&graph_.inputs, &graph_.states, &graph_.constants}) {
+      for (ValueId id : *ids) see(id);
+    }
+    for (const Op& op : graph_.ops) {
+      for (const TensorRef& result : op.results) see(result.value);
+    }
+  }
+
+  ValueId memory_of(ValueId id) const { return numbers_.empty() ? graph_.values[id].memory : memories_[id]; }
+
+  std::string ref(ValueId id) const {
+    const std::string& name = graph_.values[id].name;
+    if (style_ == Style::Picture && !name.empty()) return name;
+    return "%" + std::to_string(numbers_.empty() ? id : numbers_[id]);
+  }
+
   static unsigned flags_of(const Op& op) {
     unsigned flags = 0;
     for (size_t i = 0; i < kFlags.size(); ++i) flags |= static_cast<unsigned>(op.*kFlags[i].member) << i;
@@ -102,8 +165,9 @@ class Printer {
 
   std::string definition(ValueId id) const {
     const Value& value = graph_.values[id];
-    std::string name = value.name.empty() ? "" : " " + (is_bare_name(value.name) ? value.name : in_quotes(value.name));
-    return ref(id) + name + ": " + type(value) + (value.memory == id ? "" : " in " + ref(value.memory));
+    std::string name = value.name.empty() || style_ >= Style::Structure ? "" : " " + name_text(value.name);
+    std::string where = memory_of(id) == id ? "" : " in " + ref(memory_of(id));
+    return ref(id) + name + ": " + type(value) + where;
   }
 
   std::string constant(size_t index) const {
@@ -111,7 +175,7 @@ class Printer {
     std::string text = "constant " + definition(graph_.constants[index]);
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) text += " number";
     if (auto elements = elements_text(tensor)) return text + " = " + *elements;
-    if (contents_ == Contents::Small) return text + " = ...";
+    if (style_ == Style::Short) return text + " = ...";
     return text + " = base64 " + in_quotes(to_base64(element_bytes(tensor)));
   }
 
@@ -121,6 +185,23 @@ class Printer {
       if (tensor.value == id) return ref(id);
     }
     return definition(id);
+  }
+
+  // "symbol s0 = 8 in 2.. from input 0 dimension 1 as x"
+  std::string symbols() const {
+    std::string text;
+    for (const Symbol& symbol : graph_.symbols->symbols()) {
+      const SymbolSource& source = symbol.source;
+      text += "symbol " + symbol.name;
+      if (style_ != Style::Structure) text += " = " + std::to_string(symbol.hint);
+      text += " in " + (symbol.range.min == Range::kMin ? "" : std::to_string(symbol.range.min)) + ".." +
+              (symbol.range.max == Range::kMax ? "" : std::to_string(symbol.range.max));
+      text += " from input " + std::to_string(source.input);
+      if (source.dimension != SymbolSource::kNumber) text += " dimension " + std::to_string(source.dimension);
+      if (!source.name.empty() && style_ != Style::Structure) text += " as " + name_text(source.name);
+      text += "\n";
+    }
+    return text;
   }
 
   // By position; "_" stands for a result that is no tensor, or absent.
@@ -159,6 +240,22 @@ class Printer {
     return std::nullopt;
   }
 
+  // With expressions in place of the numbers that depend on symbols.
+  std::optional<std::string> sizes(const Op& op, uint32_t position, const c10::Type& type) const {
+    std::vector<std::string> items;
+    for (const SizeRef& size : op.sizes) {
+      if (size.position != position) continue;
+      std::string text = graph_.symbols->text(size.expr);
+      if (size.item == TensorRef::kWhole) return text;
+      if (items.empty()) {
+        for (const c10::IValue& item : op.args[position].toListRef()) items.push_back(argument_text(item, type));
+      }
+      items[static_cast<size_t>(size.item)] = text;
+    }
+    if (items.empty()) return std::nullopt;
+    return "[" + join(items, [](const std::string& item) { return item; }) + "]";
+  }
+
   // Leaves out what equals the default, and names what follows a gap.
   std::string arguments(const Op& op) const {
     const auto& arguments = op.handle.schema().arguments();
@@ -166,21 +263,26 @@ class Printer {
     bool named = false;
     for (uint32_t i = 0; i < arguments.size(); ++i) {
       const auto& argument = arguments[i];
-      auto tensor = tensors(op, i);
-      std::string value = tensor ? *tensor : argument_text(op.args[i], *argument.real_type());
-      if (!tensor && argument.default_value() &&
-          value == argument_text(*argument.default_value(), *argument.real_type())) {
-        named = true;
-        continue;
+      const c10::Type& type = *argument.real_type();
+      auto value = tensors(op, i);
+      if (!value) value = sizes(op, i, type);
+      if (!value) {
+        value = argument_text(op.args[i], type);
+        if (argument.default_value() && *value == argument_text(*argument.default_value(), type)) {
+          named = true;
+          continue;
+        }
       }
       if (!text.empty()) text += ", ";
-      text += named || argument.kwarg_only() ? argument.name() + "=" + value : value;
+      text += named || argument.kwarg_only() ? argument.name() + "=" + *value : *value;
     }
     return text;
   }
 
   const Graph& graph_;
-  Contents contents_;
+  const Style style_;
+  std::vector<ValueId> numbers_;  // by value, for Style::Structure; the memory of a value in memories_
+  std::vector<ValueId> memories_;
   unsigned mode_ = 0;
 };
 
@@ -204,7 +306,7 @@ std::optional<c10::ScalarType> find_dtype(std::string_view name) {
 
 std::string number_text(double number) {
   if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
-  if (!std::isnan(number)) return shortest(number, &std::strtod, 17);
+  if (!std::isnan(number)) return shortest(number);
   constexpr uint64_t kUsual = 0x7ff8000000000000;
   uint64_t bits = std::bit_cast<uint64_t>(number);
   if (bits == kUsual) return "nan";
@@ -214,7 +316,15 @@ std::string number_text(double number) {
 }
 
 std::string number_text(float number) {
-  return std::isfinite(number) ? shortest(number, &std::strtof, 9) : number_text(static_cast<double>(number));
+  return std::isfinite(number) ? shortest(number) : number_text(static_cast<double>(number));
+}
+
+std::string number_text(c10::Half number) {
+  return std::isfinite(static_cast<float>(number)) ? shortest(number) : number_text(static_cast<float>(number));
+}
+
+std::string number_text(c10::BFloat16 number) {
+  return std::isfinite(static_cast<float>(number)) ? shortest(number) : number_text(static_cast<float>(number));
 }
 
 std::string escaped(std::string_view text, std::string_view also) {
@@ -247,6 +357,8 @@ std::string role_text(Role role) {
   }
   return "result";
 }
+
+std::string name_text(const std::string& name) { return is_bare_name(name) ? name : in_quotes(name); }
 
 bool is_bare_name(std::string_view name) {
   if (name.empty() || (!std::isalpha(static_cast<unsigned char>(name[0])) && name[0] != '_')) return false;
@@ -296,10 +408,28 @@ c10::SmallVector<int64_t, 4> dense_strides(c10::ArrayRef<int64_t> sizes) {
   return strides;
 }
 
-std::string to_text(const Value& value) { return Printer(Graph(), Contents::All).type(value); }
+std::vector<ExprId> dense_strides(Symbols& symbols, std::span<const ExprId> sizes) {
+  std::vector<ExprId> strides(sizes.size(), symbols.integer(1));
+  ExprId zero = symbols.integer(0);
+  for (size_t i = sizes.size(); i-- > 1;) {
+    strides[i - 1] = sizes[i] == zero ? strides[i] : symbols.mul(strides[i], sizes[i]);
+  }
+  return strides;
+}
 
-std::string to_text(const Graph& graph, const Op& op) { return Printer(graph, Contents::All).op(op); }
+std::string to_text(const Graph& graph, const Value& value) { return Printer(graph, Style::Exact).type(value); }
 
-std::string to_text(const Graph& graph, Contents contents) { return Printer(graph, contents).graph(); }
+std::string to_text(const Value& value) {
+  if (value.shape.empty()) return Printer(Graph(), Style::Exact).type(value);
+  Value recorded = value;
+  recorded.shape.clear();
+  return to_text(recorded);
+}
+
+OpWords op_words(const Graph& graph, const Op& op) { return Printer(graph, Style::Picture).words(op); }
+
+std::string to_text(const Graph& graph, const Op& op) { return Printer(graph, Style::Exact).op(op); }
+
+std::string to_text(const Graph& graph, Style style) { return Printer(graph, style).graph(); }
 
 }  // namespace magneto::graph

@@ -5,11 +5,14 @@
 #include <c10/core/Layout.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 #include <c10/util/SmallVector.h>
 
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -38,10 +41,13 @@ std::optional<c10::ScalarType> find_dtype(std::string_view name);
 // The shortest text that reads back as the same bits.
 std::string number_text(double number);
 std::string number_text(float number);
+std::string number_text(c10::Half number);
+std::string number_text(c10::BFloat16 number);
 std::string in_quotes(std::string_view text);                       // 'it\'s'
 std::string escaped(std::string_view text, std::string_view also);  // backslashes, control characters and `also`
 std::string role_text(Role role);
-bool is_bare_name(std::string_view name);  // may stand in the text without quotes
+std::string name_text(const std::string& name);  // in quotes if it is unusual
+bool is_bare_name(std::string_view name);        // may stand in the text without quotes
 
 // Nested types behind Optional.
 const c10::Type& inner_type(const c10::Type& type);
@@ -50,5 +56,14 @@ const c10::Type& inner_type(const c10::Type& type);
 std::string argument_text(const c10::IValue& value, const c10::Type& real_type);
 
 c10::SmallVector<int64_t, 4> dense_strides(c10::ArrayRef<int64_t> sizes);
+std::vector<ExprId> dense_strides(Symbols& symbols, std::span<const ExprId> sizes);
+
+// For pictures, where values go by their names.
+struct OpWords {
+  std::string name;       // "add.Tensor"
+  std::string arguments;  // "x, layers.0.weight, alpha=2"
+  std::string results;    // "%3: f32[2]"
+};
+OpWords op_words(const Graph& graph, const Op& op);
 
 }  // namespace magneto::graph

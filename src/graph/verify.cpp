@@ -85,10 +85,18 @@ class Verifier {
   void check_value(ValueId id) const {
     const Value& value = graph_.values[id];
     if (value.sizes.size() != value.strides.size()) fail(ref(id) + " has not as many strides as sizes");
+    if (!value.shape.empty() && value.shape.size() != 2 * value.sizes.size()) {
+      fail(ref(id) + " has not as many expressions as sizes and strides");
+    }
+    for (ExprId expr : value.shape) check_expr(expr);
     if (value.memory >= graph_.values.size()) fail(ref(id) + " lives in the memory of no value");
     ValueId first = value.memory;
     if (graph_.values[first].memory != first)
       fail(ref(id) + " lives in " + ref(first) + ", which is not the first there");
+  }
+
+  void check_expr(ExprId expr) const {
+    if (!graph_.symbols || expr >= graph_.symbols->size()) fail("a size is an expression that does not exist");
   }
 
   void define_all(const std::vector<ValueId>& ids, bool (*fits)(Role)) {
@@ -133,6 +141,7 @@ class Verifier {
     for (const TensorRef& tensor : op.tensors) check_tensor(op, tensor);
     for (uint32_t i = 0; i < arguments.size(); ++i) check_argument(op, i, arguments[i]);
     for (const TensorRef& result : op.results) check_result(op, result);
+    for (const SizeRef& size : op.sizes) check_size(op, size);
     check_places(op.tensors);
     check_places(op.results);
   }
@@ -169,6 +178,19 @@ class Verifier {
     if (find_list(op, position) ? value.isNone() : accepts(*argument.real_type(), value)) return;
     fail("the argument " + argument.name() + " is " + argument_text(value, *argument.real_type()) + ", expected " +
          argument.real_type()->repr_str());
+  }
+
+  void check_size(const Op& op, const SizeRef& size) const {
+    check_expr(size.expr);
+    if (size.position >= op.args.size()) fail("a size stands behind the last argument");
+    const IValue* value = &op.args[size.position];
+    if (size.item != TensorRef::kWhole) {
+      if (!value->isList() || size.item < 0 || static_cast<size_t>(size.item) >= value->toListRef().size()) {
+        fail("a list has no such size");
+      }
+      value = &value->toListRef()[static_cast<size_t>(size.item)];
+    }
+    if (!is_number(*value)) fail("a size stands where there is no number");
   }
 
   void check_result(const Op& op, const TensorRef& result) {

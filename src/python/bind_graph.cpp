@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,13 @@ struct OpView {
   SharedGraph graph;
   size_t index;
   const graph::Op& get() const { return graph->ops[index]; }
+};
+
+// A number among the arguments of an operator that depends on symbols.
+struct SizeView {
+  std::string text;
+  graph::Symbols::Type type;
+  graph::Number hint;
 };
 
 // ---- Python objects of what graphs hold
@@ -119,6 +127,15 @@ nb::list op_arguments(const OpView& view) {
     arguments[list.position] = items;
   }
   put_tensors(view.graph, op.tensors, arguments);
+  for (const graph::SizeRef& size : op.sizes) {
+    const graph::Symbols& symbols = *view.graph->symbols;
+    nb::object number = nb::cast(SizeView{symbols.text(size.expr), symbols.type(size.expr), symbols.hint(size.expr)});
+    if (size.item == graph::TensorRef::kWhole) {
+      arguments[size.position] = number;
+    } else {
+      nb::cast<nb::list>(arguments[size.position])[static_cast<size_t>(size.item)] = number;
+    }
+  }
   return arguments;
 }
 
@@ -133,6 +150,15 @@ nb::object op_line(const OpView& view) {
   if (view.get().line == graph::Op::kNoLine) return nb::none();
   const graph::Line& line = view.graph->lines[view.get().line];
   return nb::make_tuple(line.file, line.number, line.function);
+}
+
+// Type promotion treats it differently from other tensors.
+bool is_number(const ValueView& view) {
+  const graph::Graph& graph = *view.graph;
+  auto found = std::find(graph.constants.begin(), graph.constants.end(), view.id);
+  if (found == graph.constants.end()) return false;
+  const at::Tensor& tensor = graph.constant_tensors[static_cast<size_t>(found - graph.constants.begin())];
+  return tensor.unsafeGetTensorImpl()->is_wrapped_number();
 }
 
 // ---- the graph and its state
@@ -171,13 +197,38 @@ class PyGraph {
     return list;
   }
 
+  // (name, input, dimension, smallest, largest)
+  nb::list symbols() const {
+    nb::list list;
+    if (!graph_->symbols) return list;
+    auto bound = [](int64_t number, int64_t none) -> nb::object {
+      return number == none ? nb::none() : nb::object(nb::int_(number));
+    };
+    for (const graph::Symbol& symbol : graph_->symbols->symbols()) {
+      list.append(nb::make_tuple(symbol.name, symbol.source.input, symbol.source.dimension,
+                                 bound(symbol.range.min, graph::Range::kMin),
+                                 bound(symbol.range.max, graph::Range::kMax)));
+    }
+    return list;
+  }
+
+  std::vector<std::string> guards() const {
+    return graph_->symbols ? graph_->symbols->guards_in_words() : std::vector<std::string>();
+  }
+
   nb::list run(nb::handle inputs);
+  nb::object call(nb::args args, nb::kwargs kwargs);
+
+  // call(run, args, kwargs): makes inputs of arguments and a result of outputs. None: inputs and outputs as they are.
+  nb::object calling = nb::none();
 
   int traverse(visitproc visit, void* arg) const {
+    Py_VISIT(calling.ptr());
     for (const py::Ref& state : states_) Py_VISIT(state.get());
     return 0;
   }
   void clear() {
+    calling = nb::none();
     replay_.reset();  // borrows the state
     states_.clear();
   }
@@ -263,6 +314,12 @@ nb::list PyGraph::run(nb::handle inputs) {
   return results;
 }
 
+nb::object PyGraph::call(nb::args args, nb::kwargs kwargs) {
+  if (!calling.is_none()) return calling(nb::find(this).attr("run"), args, kwargs);
+  if (nb::len(kwargs)) throw nb::type_error("this graph takes its inputs in order, not by name");
+  return run(args);
+}
+
 // ---- parsing
 
 std::vector<at::Tensor> unpack_all(nb::handle tensors, const char* what) {
@@ -304,6 +361,17 @@ PyGraph parse_graph(const std::string& text, nb::handle states, nb::handle const
   return PyGraph(std::move(parsed), std::move(matched));
 }
 
+// ---- drawing and torch.fx
+
+std::string draw_svg(const PyGraph& self, nb::handle path) {
+  std::string svg = graph::to_svg(*self.graph());
+  if (!path.is_none())
+    nb::module_::import_("pathlib").attr("Path")(path).attr("write_text")(svg, "encoding"_a = "utf-8");
+  return svg;
+}
+
+nb::object in_python(const char* name) { return nb::module_::import_("magneto.graph").attr(name); }
+
 // ---- the types
 
 int traverse_graph(PyObject* self, visitproc visit, void* arg) {
@@ -343,7 +411,26 @@ void bind_views(nb::module_& module) {
       .def_prop_ro(
           "memory", [](const ValueView& view) { return view.get().memory; },
           "The number of the first value that lives in the same memory; its own if none does.")
+      .def_prop_ro("is_number", &is_number, "Whether it is a constant that was a Python number.")
+      .def(
+          "__deepcopy__", [](nb::handle self, nb::handle) { return nb::borrow(self); }, "memo"_a,
+          nb::sig("def __deepcopy__(self, memo: object) -> GraphValue"))
+      .def_prop_ro(
+          "type", [](const ValueView& view) { return graph::to_text(*view.graph, view.get()); },
+          "'f32[s0, 8]': dtype, sizes, strides unless contiguous, device unless the CPU.")
       .def("__repr__", [](const ValueView& view) { return "%" + std::to_string(view.id); });
+
+  nb::class_<SizeView>(module, "GraphSize", "A number that depends on the sizes of the inputs.")
+      .def_prop_ro(
+          "hint",
+          [](const SizeView& size) -> nb::object {
+            if (size.type == graph::Symbols::Type::Float) return nb::float_(size.hint.real);
+            if (size.type == graph::Symbols::Type::Bool) return nb::bool_(size.hint.integer != 0);
+            return nb::int_(size.hint.integer);
+          },
+          nb::sig("def hint(self) -> bool | int | float"), "The number in the recorded call.")
+      .def("__str__", [](const SizeView& size) { return size.text; })
+      .def("__repr__", [](const SizeView& size) { return size.text; });
 
   nb::class_<OpView>(module, "GraphOp", "A call of an operator in a graph.")
       .def_prop_ro(
@@ -352,7 +439,7 @@ void bind_views(nb::module_& module) {
           "overload", [](const OpView& view) { return view.get().handle.schema().overload_name(); },
           "'Tensor'; empty for the default one.")
       .def_prop_ro("arguments", &op_arguments, nb::sig("def arguments(self) -> list[object]"),
-                   "All of them, in the order of the schema; tensors as GraphValue.")
+                   "All of them, in the order of the schema; tensors as GraphValue, symbolic sizes as GraphSize.")
       .def_prop_ro("results", &op_results, nb::sig("def results(self) -> list[object]"),
                    "In the order of the schema; None for what is no tensor.")
       .def_prop_ro("line", &op_line, nb::sig("def line(self) -> tuple[str, int, str] | None"),
@@ -409,12 +496,43 @@ void bind_graph(nb::module_& module) {
                     " operators, " + std::to_string(graph.outputs.size()) + " outputs>";
            })
       .def("__len__", [](const PyGraph& self) { return self.graph()->ops.size(); })
+      .def_prop_ro(
+          "hash", [](const PyGraph& self) { return graph::structural_hash(*self.graph()); },
+          "Equal for graphs that do the same work, in every process: operators, arguments, values, constants; not "
+          "names, source lines or numbers of values.")
+      .def(
+          "to_dot", [](const PyGraph& self) { return graph::to_dot(*self.graph()); }, "A drawing for Graphviz.")
+      .def("to_svg", &draw_svg, "path"_a = nb::none(),
+           nb::sig("def to_svg(self, path: str | os.PathLike[str] | None = None) -> str"),
+           "A drawing, also written to `path`.")
+      .def(
+          "to_fx", [](nb::handle self) { return in_python("to_fx")(self); },
+          nb::sig("def to_fx(self) -> torch.fx.GraphModule"),
+          "A runnable module of ATen operators that shares the state.\n\n"
+          "The operators are those below autograd, so run it under torch.no_grad(). Each node has `tensor_meta`, the "
+          "values of the graph under `magneto`, and the source line as `stack_trace` in its meta.")
+      .def_static(
+          "from_fx", [](nb::handle module, nb::handle inputs) { return in_python("from_fx")(module, inputs); },
+          "module"_a, "example_inputs"_a = nb::none(),
+          nb::sig("def from_fx(module: torch.fx.GraphModule, example_inputs: "
+                  "collections.abc.Sequence[torch.Tensor] | None = None) -> Graph"),
+          "The graph of a module of ATen operators, whose state it shares.\n\n"
+          "What the values are is taken from a run on copies of `example_inputs` or, without these, from the "
+          "meta of the nodes: `magneto`, as to_fx leaves it, or `val`.")
       .def(
           "verify", [](const PyGraph& self) { graph::verify(*self.graph()); },
           "Raises InternalError if the graph means nothing.")
       .def("run", &PyGraph::run, "inputs"_a,
            nb::sig("def run(self, inputs: collections.abc.Sequence[torch.Tensor]) -> list[torch.Tensor]"),
            "Runs the operators below autograd, after checking that the inputs are what the graph expects.")
+      .def("__call__", &PyGraph::call, nb::sig("def __call__(self, *args: object, **kwargs: object) -> object"),
+           "Calls it like the function that it was recorded from; otherwise with its inputs, as `run`.")
+      .def_prop_rw(
+          "calling", [](const PyGraph& self) { return self.calling; },
+          [](PyGraph& self, nb::object calling) { self.calling = std::move(calling); },
+          nb::for_getter(nb::sig("def calling(self) -> object")),
+          nb::for_setter(nb::sig("def calling(self, calling: object, /) -> None")),
+          "How arguments become inputs, and outputs the result; see magneto.recording.")
       .def_prop_ro(
           "inputs", [](const PyGraph& self) { return self.values(self.graph()->inputs); },
           nb::sig("def inputs(self) -> list[GraphValue]"), "The tensors that `run` takes.")
@@ -431,7 +549,11 @@ void bind_graph(nb::module_& module) {
       .def_prop_ro("ops", &PyGraph::ops, nb::sig("def ops(self) -> list[GraphOp]"), "The operators, in order.")
       .def_prop_ro(
           "outputs", [](const PyGraph& self) { return self.values(self.graph()->outputs); },
-          nb::sig("def outputs(self) -> list[GraphValue]"), "What `run` returns.");
+          nb::sig("def outputs(self) -> list[GraphValue]"), "What `run` returns.")
+      .def_prop_ro("symbols", &PyGraph::symbols,
+                   nb::sig("def symbols(self) -> list[tuple[str, int, int, int | None, int | None]]"),
+                   "Sizes that may differ from run to run: name, input, dimension, smallest and largest number.")
+      .def_prop_ro("guards", &PyGraph::guards, "What is assumed of the symbols, in the names of the inputs.");
 }
 
 }  // namespace magneto::python

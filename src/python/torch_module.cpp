@@ -1,6 +1,7 @@
 // `magneto._C`: the core with torch plugged in.
 #include "python/bind_core.h"
 #include "python/bind_graph.h"
+#include "python/bind_record.h"
 #include "record/profiler_events.h"
 #include "record/torch_plug.h"
 
@@ -10,4 +11,5 @@ NB_MODULE(_C, module) {
   magneto::record::install_profiler_events();
   magneto::python::bind_core(module);
   magneto::python::bind_graph(module);
+  magneto::python::bind_record(module);
 }

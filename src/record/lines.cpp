@@ -43,8 +43,9 @@ bool Lines::is_torchs(PyCodeObject* code) {
   HoldGil gil;
   codes_.push_back(py::Ref::borrow(reinterpret_cast<PyObject*>(code)));
   std::string file = text_of(code->co_filename);
-  bool torchs = file.starts_with(package_folder("torch")) || file.starts_with(package_folder("magneto"));
-  return torchs_[code] = torchs;
+  static const std::string& torch = *new std::string(package_folder("torch"));
+  static const std::string& magneto = *new std::string(package_folder("magneto"));
+  return torchs_[code] = file.starts_with(torch) || file.starts_with(magneto);
 }
 
 uint32_t Lines::current(std::vector<graph::Line>& lines) {

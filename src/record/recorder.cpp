@@ -110,6 +110,11 @@ graph::Graph Recorder::take_graph() {
 
 // ---- inputs, state, outputs
 
+at::Tensor Recorder::stand_in_for_gradient(const at::Tensor& output) {
+  c10::impl::ExcludeDispatchKeyGuard off(kBothKeys);
+  return at::ones_like(output.detach());
+}
+
 bool Recorder::add_input(const at::Tensor& tensor, std::string name) {
   if (refusal_) return false;
   if (auto found = known_.find(tensor.unsafeGetTensorImpl()); found != known_.end()) {
@@ -180,6 +185,11 @@ Recorder::StorageUsers& Recorder::place(const at::Tensor& tensor, ValueId value)
   }
   graph_.values[value].memory = found->second.memory;
   return found->second;
+}
+
+void Recorder::share_memory(const at::Tensor& tensor, ValueId value) {
+  storages_.emplace(tensor.storage().unsafeGetStorageImpl(),
+                    StorageUsers(tensor.storage().getWeakStorageImpl(), graph_.values[value].memory));
 }
 
 ValueId Recorder::learn(const at::Tensor& tensor, ValueId value) {

@@ -63,6 +63,10 @@ class Recorder {
   const graph::Graph& graph() const { return graph_; }
   bool knows(const at::Tensor& tensor) const { return known_.count(tensor.unsafeGetTensorImpl()) != 0; }
 
+  // What stands for an argument, or for a gradient that comes in, while the program runs: to be added as an input.
+  virtual at::Tensor stand_in(const at::Tensor& argument) { return argument; }
+  virtual at::Tensor stand_in_for_gradient(const at::Tensor& output);
+
   // Each returns false after refuse().
   bool add_input(const at::Tensor& tensor, std::string name = "");
   bool add_state(const at::Tensor& tensor, State state);
@@ -104,6 +108,8 @@ class Recorder {
   bool data_dependent(std::string reason);  // likewise
   graph::ValueId learn(const at::Tensor& tensor, graph::ValueId value);
   const graph::ValueId* find(const at::Tensor& tensor);
+  // From now on the storage of `tensor` is known as the memory that `value` lives in.
+  void share_memory(const at::Tensor& tensor, graph::ValueId value);
   graph::Graph graph_;
 
  private:

@@ -2,12 +2,15 @@
 #include "record/recorder_kernels.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <vector>
 
 #include "graph/schema_info.h"
+#include "record/infer.h"
 #include "record/recorder.h"
 #include "record/recorder_keys.h"
 
@@ -20,6 +23,7 @@ using c10::OperatorHandle;
 using c10::Stack;
 
 void note_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (is_inferring()) return infer(op, graph::schema_info(op), keys, stack);
   if (Recorder* recorder = Recorder::active()) return recorder->call(op, keys, stack);
   // The keys travelled to another thread, or a guard brought them back after the recording had stopped.
   run_below(op, kNoteKey, keys, stack);
@@ -33,7 +37,18 @@ void gate_refuse_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* st
   run_below(op, kGateKey, keys, stack);
 }
 
+// With gradients, these operators ask others.
+bool needs_gradient(const Stack& stack) {
+  if (!c10::GradMode::is_enabled()) return false;
+  return std::any_of(stack.begin(), stack.end(), [](const c10::IValue& argument) {
+    return argument.isTensor() && argument.toTensor().defined() && argument.toTensor().requires_grad();
+  });
+}
+
 void gate_leaf_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (needs_gradient(*stack)) {
+    return op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kGateKey), stack);
+  }
   if (Recorder* recorder = Recorder::active()) {
     return recorder->call_as_leaf(op, graph::schema_info(op), kGateKey, keys, stack);
   }

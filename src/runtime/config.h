@@ -17,6 +17,7 @@
   SETTING(int64_t, cache_limit, 8, "Compiled variants kept per function; the least recently used one is dropped.")   \
   SETTING(int64_t, capture_attempts, 3, "Failed captures in a row after which a function stays eager.")              \
   SETTING(int64_t, recapture_limit, 64, "Captures per function after which calls that no variant fits run eagerly.") \
+  SETTING(bool, meta_kernels, true, "Ask torch's meta kernels, many of which are Python, where no shape rule fits.") \
   SETTING(bool, without_tensors, false, "Compile functions that do no tensor work, too.")
 
 namespace magneto::runtime {

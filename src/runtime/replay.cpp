@@ -101,7 +101,7 @@ class Replay final : public Segment {
   bool rerunnable() const override { return rerunnable_; }
   size_t output_count() const override { return outputs_.size(); }
   size_t op_count() const override { return steps_.size(); }
-  std::string text() const override { return graph::to_text(graph_, graph::Contents::Small); }
+  std::string text() const override { return graph::to_text(graph_, graph::Style::Short); }
 
  private:
   void place_values();

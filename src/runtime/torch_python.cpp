@@ -68,6 +68,15 @@ void set_python_error(const std::exception_ptr& error) {
   if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "an operator failed without saying why");
 }
 
+void throw_python_error(PyObject* type, const std::string& text) {
+  PyGILState_STATE gil = PyGILState_Ensure();
+  PyErr_SetString(type, text.c_str());
+  python_error error;
+  error.persist();
+  PyGILState_Release(gil);
+  throw error;
+}
+
 struct WarningScope::Handler final : c10::WarningHandler {
   void process(const c10::Warning& warning) override { warnings.push_back(warning); }
   std::vector<c10::Warning> warnings;

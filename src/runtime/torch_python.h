@@ -7,7 +7,9 @@
 #include <c10/core/SymNodeImpl.h>
 
 #include <exception>
+#include <memory>
 #include <optional>
+#include <string>
 
 namespace magneto::runtime {
 
@@ -30,6 +32,9 @@ c10::SymNode unwrap_node(const c10::SymNode& node);
 
 // Sets the Python error that eager would have raised for `error`. GIL held.
 void set_python_error(const std::exception_ptr& error);
+
+// For use inside kernels: unwinds as an exception that torch's own bindings turn into `type(text)`. Takes the GIL.
+[[noreturn]] void throw_python_error(PyObject* type, const std::string& text);
 
 // Collects torch's warnings of this thread, as torch's own bindings do, and hands them to Python's `warnings`.
 class WarningScope {

@@ -1,0 +1,217 @@
+"""magneto.record: the tensor work of one call as a graph."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from magneto import _C
+from magneto.graph import Graph
+
+__all__ = ["Calling", "record"]
+
+
+def record(
+    fn: Callable[..., Any], /, *args: Any, live: bool = False, joint: bool = False, dynamic: Any = None, **kwargs: Any
+) -> Graph:
+    """Records the operators that `fn(*args, **kwargs)` calls, as a graph of ATen operators.
+
+    The program runs on trace tensors, which have everything but data: nothing is computed and nothing is changed.
+    With `live=True` it really runs, effects and all, and its operators are noted. Parameters, buffers and other tensors
+    that the program reaches come in by reference.
+
+    joint: also record the backward. The graph then takes, after the arguments, the gradients of those outputs that
+        require one, and gives, after the outputs, the gradients of the arguments and of the state tensors that do.
+    dynamic: sizes that later calls may change. True: all of the arguments' sizes; or a list with, for each tensor among
+        the arguments, None or a dict from dimension to True, a name, or (name, min, max); or a dict by argument name.
+        A size of 0 or 1 is never dynamic.
+
+    What depends on the contents of tensors raises magneto.DataDependent, and whatever else a graph cannot express
+    magneto.RecordError.
+    """
+    if not callable(fn):
+        raise TypeError(f"expected a function or a module to record, got {type(fn).__name__}")
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    names = _leaf_names(fn, args, kwargs)
+    recording = _C.Recording(live, _StateNames(fn, (args, kwargs)))
+    stand_ins: dict[int, torch.Tensor] = {}  # from the identity of an argument; one that comes twice is one input
+    which: list[int | None] = []
+    for leaf, name in zip(leaves, names, strict=False):
+        if isinstance(leaf, torch.Tensor) and id(leaf) not in stand_ins:
+            stand_ins[id(leaf)] = recording.input(leaf, name)
+        which.append(list(stand_ins).index(id(leaf)) if isinstance(leaf, torch.Tensor) else None)
+    calling = Calling(structure, which, leaves)
+    call_args, call_kwargs = pytree.tree_unflatten([stand_ins.get(id(leaf), leaf) for leaf in leaves], structure)
+    recording.start()
+    try:
+        outputs, calling.out_structure = pytree.tree_flatten(fn(*call_args, **call_kwargs))
+        gradients = _backward(recording, list(stand_ins.values()), outputs) if joint else []
+    finally:
+        recording.stop()
+    for tensor in (*outputs, *gradients):
+        if isinstance(tensor, torch.Tensor):
+            recording.output(tensor)
+    calling.outputs = [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in outputs]
+    calling.joint, calling.gradients = joint, [gradient is not None for gradient in gradients]
+    graph = recording.finish()
+    graph.calling = calling
+    return graph
+
+
+_TENSOR = object()
+
+
+class Calling:
+    """How the arguments of a recorded function become the inputs of its graph, and its outputs the result."""
+
+    def __init__(self, structure: pytree.TreeSpec, which: list[int | None], arguments: list[Any]) -> None:
+        self.structure = structure
+        self.which = which  # for each leaf of the arguments, the input that it is, or None for one that was baked in
+        self.baked = [None if index is not None else leaf for index, leaf in zip(which, arguments, strict=False)]
+        self.out_structure = structure
+        self.outputs: list[Any] = []  # for each leaf of the result, _TENSOR or what it always is
+        self.joint = False
+        self.gradients: list[bool] = []  # whether there is one, for each argument and state that requires it
+
+    def __call__(self, run: Callable[[list[torch.Tensor]], list[torch.Tensor]], args: Any, kwargs: Any) -> Any:
+        tangents = kwargs.pop("gradients", ()) if self.joint else ()
+        results = iter(run([*self.inputs(args, kwargs), *tangents]))
+        leaves = [next(results) if leaf is _TENSOR else leaf for leaf in self.outputs]
+        result = pytree.tree_unflatten(leaves, self.out_structure)
+        return (result, [next(results) if defined else None for defined in self.gradients]) if self.joint else result
+
+    def inputs(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+        if structure != self.structure:
+            raise TypeError(f"expected arguments of the structure {self.structure}, got {structure}")
+        inputs: dict[int, torch.Tensor] = {}
+        for leaf, index, baked in zip(leaves, self.which, self.baked, strict=False):
+            if index is None:
+                if leaf is not baked and leaf != baked:
+                    raise ValueError(f"the graph was recorded with {baked!r} where {leaf!r} is given now")
+            elif inputs.setdefault(index, leaf) is not leaf:
+                raise ValueError("the graph was recorded with one tensor for two arguments; now they differ")
+        return [inputs[i] for i in range(len(inputs))]
+
+
+def _backward(recording: _C.Recording, arguments: list[torch.Tensor], outputs: list[Any]) -> list[torch.Tensor | None]:
+    """The gradients of the arguments and of the state that require one."""
+    ends = [t for t in outputs if isinstance(t, torch.Tensor) and t.requires_grad]
+    targets = [t for t in (*arguments, *recording.states()) if t.requires_grad]
+    if not ends or not targets:
+        return []
+    tangents = [recording.gradient(t, f"gradient{i}") for i, t in enumerate(ends)]
+    return list(torch.autograd.grad(ends, targets, tangents, allow_unused=True))
+
+
+def _leaf_names(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """The arguments' names as the program writes them: "x", "mask", "states[0]"."""
+    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    try:
+        bound = inspect.signature(target).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        named: list[tuple[str, Any]] = [(f"args[{i}]", arg) for i, arg in enumerate(args)] + list(kwargs.items())
+    else:
+        named = []
+        for name, value in bound.arguments.items():
+            kind = bound.signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                named += [(f"{name}[{i}]", item) for i, item in enumerate(value)]
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                named += list(value.items())
+            else:
+                named.append((name, value))
+        order = {name: i for i, name in enumerate(kwargs)}  # leaves come in the order in which they were given
+        count = len(args)
+        named = named[:count] + sorted(named[count:], key=lambda item: order.get(item[0], 0))
+    return [name + pytree.keystr(path) for name, value in named for path, _ in pytree.tree_leaves_with_path(value)]
+
+
+class _StateNames:
+    """Names the tensors that a program reaches without being given them; looks only as far as it is asked."""
+
+    def __init__(self, *roots: Any) -> None:
+        self.names: dict[int, str] = {}
+        self.found = _reachable(roots)
+
+    def __call__(self, tensor: torch.Tensor) -> str | None:
+        while id(tensor) not in self.names:
+            path, other = next(self.found, ("", None))
+            if other is None:
+                return None
+            self.names.setdefault(id(other), path)
+        return self.names[id(tensor)]
+
+
+def _reachable(roots: tuple[Any, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors in modules, and then in closures, defaults, globals that functions name, containers and attributes."""
+    seen: set[int] = set()
+    modules: list[tuple[str, Any]] = []
+    others = collections.deque(("", root) for root in roots)
+    while modules or others:
+        path, value = modules.pop() if modules else others.popleft()
+        if id(value) in seen or isinstance(value, (str, bytes, int, float, complex, type, types.ModuleType)):
+            continue
+        seen.add(id(value))
+        parts = [(f"{path}.{name}" if path and name else path or name, item) for name, item in _parts(value)]
+        yield from (part for part in parts if isinstance(part[1], torch.Tensor))
+        modules += reversed([part for part in parts if isinstance(part[1], torch.nn.Module)])
+        others += [part for part in parts if not isinstance(part[1], (torch.Tensor, torch.nn.Module))]
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, torch.nn.Module):
+        yield from value._parameters.items()
+        yield from value._buffers.items()
+        yield from value._modules.items()
+        own = {"_parameters", "_buffers", "_modules"}
+        yield from ((name, item) for name, item in vars(value).items() if name not in own)
+        yield "forward", type(value).forward
+    elif isinstance(value, types.FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+            try:
+                yield name, cell.cell_contents
+            except ValueError:  # not filled yet
+                continue
+        for code in _codes(value.__code__):
+            yield from ((name, value.__globals__[name]) for name in code.co_names if name in value.__globals__)
+        yield from _numbered(value.__defaults__ or ())
+        yield from (value.__kwdefaults__ or {}).items()
+        yield from vars(value).items()
+    elif isinstance(value, types.MethodType):
+        yield "", value.__self__
+        yield value.__func__.__name__, value.__func__
+    elif isinstance(value, functools.partial):
+        yield "", value.func
+        yield from _numbered(value.args)
+        yield from value.keywords.items()
+    elif isinstance(value, dict):
+        yield from ((str(key), item) for key, item in value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from _numbered(value)
+    else:
+        yield from getattr(value, "__dict__", {}).items()
+        for base in type(value).__mro__:
+            slots = base.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if isinstance(base.__dict__.get(name), types.MemberDescriptorType) and hasattr(value, name):
+                    yield name, getattr(value, name)
+
+
+def _numbered(items: Any) -> Iterator[tuple[str, Any]]:
+    return ((str(i), item) for i, item in enumerate(items))
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code and that of the functions written inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)

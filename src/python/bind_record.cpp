@@ -1,0 +1,178 @@
+// One recording that Python code drives: arguments in, operators noted, outputs and graph out.
+#include "python/bind_record.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "python/bind_graph.h"
+#include "record/global_state.h"
+#include "record/live_recorder.h"
+#include "record/plain_tensor.h"
+#include "runtime/errors.h"
+#include "runtime/torch_python.h"
+
+namespace nb = nanobind;
+
+namespace magneto::python {
+namespace {
+
+using graph::Role;
+using record::Refusal;
+
+std::string message(const Refusal& refusal) {
+  std::string text = refusal.reason;
+  if (refusal.line) {
+    text += ", at " + refusal.line->file + ":" + std::to_string(refusal.line->number) + " in " + refusal.line->function;
+  }
+  return refusal.kind == Refusal::DataDependent ? text + ". A graph must not depend on the contents of tensors." : text;
+}
+
+PyObject* error_type(const Refusal& refusal) {
+  nb::module_ errors = nb::module_::import_("magneto.errors");
+  return nb::object(errors.attr(refusal.kind == Refusal::DataDependent ? "DataDependent" : "RecordError"))
+      .release()
+      .ptr();  // classes of a module that stays
+}
+
+[[noreturn]] void raise_refusal(const Refusal& refusal) {
+  nb::gil_scoped_acquire gil;
+  runtime::throw_python_error(error_type(refusal), message(refusal));
+}
+
+const at::Tensor& plain_tensor(nb::handle object) {
+  if (!PyObject_TypeCheck(object.ptr(), runtime::tensor_class())) {
+    throw nb::type_error((std::string("expected a torch.Tensor, got ") + Py_TYPE(object.ptr())->tp_name).c_str());
+  }
+  return runtime::unpack_tensor(object.ptr());
+}
+
+nb::object wrap(at::Tensor tensor) {
+  nb::object wrapped = nb::steal(runtime::wrap_tensor(std::move(tensor)));
+  if (!wrapped) throw nb::python_error();
+  return wrapped;
+}
+
+class Recording {
+ public:
+  // `name_state(tensor)`: the name of a tensor that the program can reach without being given it, or None.
+  Recording(bool live, nb::callable name_state) : name_state_(std::move(name_state)), live_(live) {
+    record::RecorderOptions options;
+    options.on_refuse = raise_refusal;
+    options.adopt = [this](const at::Tensor& tensor) { return adopt(tensor); };
+    options.gradients = true;
+    options.lines = true;
+    if (!live) throw UserError("only live recordings can be made: pass live=True");
+    recorder_ = std::make_unique<record::LiveRecorder>(std::move(options));
+  }
+
+  void start() {
+    std::string reason =
+        record::Recorder::active() ? "a recording is active already" : record::why_state_forbids_recording();
+    if (!reason.empty()) raise(reason);
+    record::forget_autocast_casts();
+    recorder_->start();
+  }
+
+  void stop() {
+    recorder_->stop();
+    record::forget_autocast_casts();
+  }
+
+  nb::object input(nb::handle tensor, std::string name) {
+    plain_tensor(tensor);
+    if (auto reason = record::why_not_plain(tensor.ptr()); !reason.empty()) raise("argument " + name + " is " + reason);
+    at::Tensor stand_in = recorder_->stand_in(plain_tensor(tensor));
+    translated([&] { recorder_->add_input(stand_in, std::move(name)); });
+    return wrap(std::move(stand_in));
+  }
+
+  nb::object gradient(nb::handle output, std::string name) {
+    at::Tensor stand_in = recorder_->stand_in_for_gradient(plain_tensor(output));
+    translated([&] { recorder_->add_input(stand_in, std::move(name)); });
+    return wrap(std::move(stand_in));
+  }
+
+  void output(nb::handle tensor) {
+    translated([&] { recorder_->add_output(plain_tensor(tensor)); });
+  }
+
+  // In the order of their first use.
+  nb::list states() const {
+    nb::list list;
+    for (const at::Tensor& tensor : recorder_->states()) list.append(wrap(tensor));
+    return list;
+  }
+
+  nb::object finish() {
+    stop();
+    translated([&] {
+      if (recorder_->refusal()) raise_refusal(*recorder_->refusal());
+    });
+    std::vector<py::Ref> states;
+    for (const at::Tensor& tensor : recorder_->states()) states.push_back(py::Ref::steal(wrap(tensor).release().ptr()));
+    return nb::steal(wrap_graph(recorder_->take_graph(), std::move(states)));
+  }
+
+ private:
+  [[noreturn]] static void raise(const std::string& reason) {
+    Refusal refusal{Refusal::Unsupported, reason};
+    PyErr_SetString(error_type(refusal), message(refusal).c_str());
+    throw nb::python_error();
+  }
+
+  // Torch's exceptions become Python's.
+  template <class Function>
+  static void translated(Function function) {
+    try {
+      function();
+    } catch (const nb::python_error&) {
+      throw;
+    } catch (const nb::builtin_exception&) {
+      throw;
+    } catch (...) {
+      runtime::set_python_error(std::current_exception());
+      throw nb::python_error();
+    }
+  }
+
+  std::optional<record::State> adopt(const at::Tensor& tensor) {
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number() || !record::is_plain(*tensor.unsafeGetTensorImpl()))
+      return {};
+    nb::gil_scoped_acquire gil;
+    nb::object object = wrap(tensor);
+    nb::object name = name_state_(object);
+    // A live recording must not take what an operator made unseen for something older.
+    if (name.is_none() && live_) return {};
+    Role role = PyObject_TypeCheck(object.ptr(), runtime::parameter_class()) ? Role::Parameter : Role::Buffer;
+    return record::State{role, name.is_none() ? "" : nb::cast<std::string>(name)};
+  }
+
+  nb::callable name_state_;
+  bool live_;
+  std::unique_ptr<record::Recorder> recorder_;
+};
+
+}  // namespace
+
+void bind_record(nb::module_& module) {
+  nb::class_<Recording>(module, "Recording", "A recording of the operators that run on this thread.")
+      .def(nb::init<bool, nb::callable>(), nb::arg("live"), nb::arg("name_state"),
+           nb::sig("def __init__(self, live: bool,"
+                   " name_state: collections.abc.Callable[[torch.Tensor], str | None]) -> None"))
+      .def("start", &Recording::start)
+      .def("stop", &Recording::stop)
+      .def("input", &Recording::input, nb::arg("tensor"), nb::arg("name"),
+           nb::sig("def input(self, tensor: torch.Tensor, name: str) -> torch.Tensor"),
+           "Adds an argument; gives the tensor to call the program with.")
+      .def("gradient", &Recording::gradient, nb::arg("output"), nb::arg("name"),
+           nb::sig("def gradient(self, output: torch.Tensor, name: str) -> torch.Tensor"),
+           "Adds the gradient of an output as an input; gives the tensor to start the backward with.")
+      .def("output", &Recording::output, nb::arg("tensor"), nb::sig("def output(self, tensor: torch.Tensor) -> None"))
+      .def("states", &Recording::states, nb::sig("def states(self) -> list[torch.Tensor]"),
+           "The tensors that were met and are not arguments.")
+      .def("finish", &Recording::finish, nb::sig("def finish(self) -> Graph"), "Stops, and gives the graph.");
+}
+
+}  // namespace magneto::python
