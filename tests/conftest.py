@@ -43,6 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # Tests of the package that mean something where calls cannot be captured.
 WITHOUT_CAPTURE = {
     "test_config.py",
+    "test_cuda_graph.py",
     "test_eval_frame_torch.py",
     "test_guards_torch.py",
     "test_house.py",

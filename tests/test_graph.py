@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import random
 import subprocess
 import sys
 import weakref
@@ -69,6 +70,27 @@ def test_no_prefix_of_a_text_crashes_the_parser():
         except magneto.UserError:
             continue
         assert text[:end].rstrip("\n %0123456789,").endswith("return")
+
+
+@pytest.mark.parametrize("name", ["words.txt", "symbols.txt"])
+def test_a_text_with_a_slip_is_refused_or_means_something(name):
+    text = golden(name)
+    choose = random.Random(0)
+    kept = 0
+    for _ in range(1000):
+        at = choose.randrange(len(text))
+        slip = choose.choice(
+            ["", "0", "9", "-", "%", "[", "]", "(", ")", ",", "'", "\\", "s0", "None", "\n", text[at] * 2]
+        )
+        try:
+            graph = Graph.parse(text[:at] + slip + text[at + 1 :])
+        except magneto.UserError as error:
+            assert str(error).startswith("graph text")
+            continue
+        kept += 1
+        assert Graph.parse(graph.text).text == graph.text
+        assert graph.to_svg() and graph.to_dot() and len(graph.hash) == 40
+    assert kept > 50
 
 
 def test_a_text_may_have_comments_blank_lines_and_other_spaces():
@@ -382,6 +404,36 @@ def test_a_graph_comes_from_a_module_that_another_tracer_made():
     for mine, theirs in zip(graph.run([x]), work(x), strict=True):
         assert torch.equal(mine, theirs)
     assert Graph.from_fx(module, [x]).run([x])[1].dtype == torch.float64
+
+
+def test_a_training_step_that_another_tracer_made_runs_alike_everywhere():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(True), nn.Flatten(), nn.Dropout(), nn.Linear(64, 5)
+    )
+
+    def step(x):
+        loss = net(x).logsumexp(-1).sum()
+        return loss.detach(), *torch.autograd.grad(loss, list(net.parameters()))
+
+    x = torch.randn(2, 3, 6, 6)
+    module = make_fx(step)(x)
+    graph = Graph.from_fx(module)
+    before = [buffer.clone() for buffer in net.buffers()]
+
+    def run(work):
+        with torch.no_grad():
+            for buffer, old in zip(net.buffers(), before, strict=True):
+                buffer.copy_(old)
+            torch.manual_seed(0)
+            return [tensor.clone() for tensor in (*work(x.clone()), *net.buffers())]
+
+    wanted = run(module)
+    for work in (lambda x: graph.run([x]), graph.to_fx()):
+        assert all(torch.equal(a, b) for a, b in zip(run(work), wanted, strict=True))
+    assert graph.hash == Graph.from_fx(graph.to_fx()).hash == Graph.from_fx(graph.to_fx(), [x]).hash
+    assert len(graph.states) == len(list(net.parameters())) + len(list(net.buffers()))
 
 
 def test_example_inputs_and_state_are_not_changed():

@@ -97,6 +97,83 @@ def test_a_change_in_place_is_noticed_on_the_fast_path():
     assert root.check_verbose(f_locals).reason.startswith("`self.weight` is Parameter f32[3, 2]")
 
 
+class Renamed(torch.nn.Parameter):
+    pass
+
+
+SPARE = torch.nn.Parameter(torch.zeros(4, 4, dtype=torch.double))
+SIX = torch.zeros(2, 2, 2, 2, 2, 2)
+# What to guard; how to change it; how to undo that.
+IN_PLACE: dict[str, tuple[Callable[[], torch.Tensor], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "transposed": (lambda: torch.zeros(4, 4), lambda t: t.t_(), lambda t: t.t_()),
+    "resized": (lambda: torch.zeros(4, 4), lambda t: t.resize_(2, 8), lambda t: t.resize_(4, 4)),
+    "fewer_dimensions": (lambda: torch.zeros(1, 4), lambda t: t.squeeze_(0), lambda t: t.unsqueeze_(0)),
+    "strides_of_a_single_row": (
+        lambda: torch.zeros(1, 4), lambda t: t.as_strided_((1, 4), (7, 1)), lambda t: t.as_strided_((1, 4), (4, 1)),
+    ),
+    "strides_of_nothing": (
+        lambda: torch.zeros(0, 4), lambda t: t.as_strided_((0, 4), (8, 2)), lambda t: t.as_strided_((0, 4), (4, 1)),
+    ),
+    "strides_of_a_view": (
+        lambda: torch.zeros(99)[::3][:8].view(2, 4), lambda t: t.as_strided_((2, 4), (5, 3)),
+        lambda t: t.as_strided_((2, 4), (12, 3)),
+    ),
+    "six_dimensions": (
+        lambda: SIX.transpose(0, 1), lambda t: t.transpose_(2, 3), lambda t: t.transpose_(2, 3)
+    ),
+    "data": (
+        lambda: torch.nn.Parameter(torch.zeros(4, 4)), lambda t: setattr(t, "data", torch.zeros(4, 8)[:, ::2]),
+        lambda t: setattr(t, "data", torch.zeros(4, 4)),
+    ),
+    "dtype": (
+        lambda: torch.zeros(4, 4), lambda t: setattr(t, "data", torch.zeros(4, 4, dtype=torch.half)),
+        lambda t: setattr(t, "data", torch.zeros(4, 4)),
+    ),
+    "gradient": (lambda: torch.zeros(4, 4), lambda t: t.requires_grad_(), lambda t: t.requires_grad_(False)),
+    "gradient_of_a_parameter": (
+        lambda: torch.nn.Parameter(torch.zeros(4)), lambda t: t.requires_grad_(False), lambda t: t.requires_grad_()
+    ),
+    "history": (
+        lambda: torch.zeros(4), lambda t: t.add_(torch.ones(4, requires_grad=True)), lambda t: t.detach_()
+    ),
+    "class": (
+        lambda: torch.nn.Parameter(torch.zeros(4)), lambda t: setattr(t, "__class__", Renamed),
+        lambda t: setattr(t, "__class__", torch.nn.Parameter),
+    ),
+    "swapped": (
+        lambda: torch.nn.Parameter(torch.zeros(4, 4)), lambda t: torch.utils.swap_tensors(t, SPARE),
+        lambda t: torch.utils.swap_tensors(t, SPARE),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_tensor_that_was_changed_in_place_fails_until_that_is_undone(name):
+    make, change, undo = IN_PLACE[name]
+    tensor = make()
+    root = match(tensor)
+    for _ in range(2):
+        assert verdict(root, tensor)
+        change(tensor)
+        assert not verdict(root, tensor)
+        undo(tensor)
+    assert verdict(root, tensor)
+
+
+def test_flags_that_no_operator_looks_at_make_no_difference():
+    plain, detached = torch.zeros(4, 4), torch.zeros(4, 4, requires_grad=True).detach()
+    for one, other in [(plain, detached), (detached, plain)]:
+        root = match(one)
+        assert verdict(root, one) and verdict(root, other) and not verdict(root, other[:2])
+
+
+def test_guarded_sizes_may_differ_from_those_of_the_tensor_at_hand():
+    root = match(torch.zeros(4, 4), sizes=[2, 8], strides=[8, 1])
+    assert verdict(root, torch.zeros(2, 8)) and not verdict(root, torch.zeros(4, 4))
+    odd = match(torch.zeros(4, 4), sizes=[4, 4], strides=[1, 4])
+    assert verdict(odd, torch.zeros(4, 4).t()) and not verdict(odd, torch.zeros(4, 4))
+
+
 def test_dimensions_may_be_dynamic_one_by_one():
     root = match(BASE, sizes=[None, 3], strides=[3, 1])
     assert verdict(root, torch.zeros(7, 3)) and not verdict(root, torch.zeros(2, 4))

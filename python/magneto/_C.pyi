@@ -44,6 +44,9 @@ class CompiledFunction:
     def guard_ns(self, repeats: int, /, *args: Any, **kwargs: Any) -> float:
         """Nanoseconds per check of the guards of the variant that fits."""
 
+    def guard_ns_after_change(self, repeats: int, /, *args: Any, **kwargs: Any) -> float:
+        """As guard_ns, if a dict that has nothing to do with the call is changed before each check."""
+
     fn: Callable[..., Any]
 
     @property
@@ -588,6 +591,20 @@ class Graph:
         Runs the operators below autograd, after checking that the inputs are what the graph expects.
         """
 
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """
+        Calls it like the function that it was recorded from; otherwise with its inputs, as `run`.
+        """
+
+    @property
+    def calling(self) -> object:
+        """
+        How arguments become inputs, and outputs the result; see magneto.recording.
+        """
+
+    @calling.setter
+    def calling(self, calling: object, /) -> None: ...
+
     @property
     def inputs(self) -> list[GraphValue]:
         """The tensors that `run` takes."""
@@ -625,3 +642,31 @@ class Graph:
     @property
     def guards(self) -> list[str]:
         """What is assumed of the symbols, in the names of the inputs."""
+
+class Recording:
+    """A recording of the operators that run on this thread."""
+
+    def __init__(self, live: bool, name_state: Callable[[torch.Tensor], str | None]) -> None: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def input(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        """Adds an argument; gives the tensor to call the program with."""
+
+    def gradient(self, output: torch.Tensor, name: str) -> torch.Tensor:
+        """
+        Adds the gradient of an output as an input; gives the tensor to start the backward with.
+        """
+
+    def output(self, tensor: torch.Tensor) -> None: ...
+
+    def states(self) -> list[torch.Tensor]:
+        """The tensors that were met and are not arguments."""
+
+    def check(self) -> None:
+        """Raises what the recording has refused, if anything."""
+
+    def finish(self) -> Graph:
+        """Stops, and gives the graph."""

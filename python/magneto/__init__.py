@@ -7,6 +7,7 @@ from magneto.errors import DataDependent, InternalError, RecordError, UserError
 from magneto.explanation import Explanation, explain
 from magneto.front_door import compile, disable, is_compiling, is_supported, reset
 from magneto.graph import Graph
+from magneto.marks import mark_static_address
 from magneto.optimized_module import OptimizedModule
 from magneto.recording import record
 from magneto.settings import config
@@ -29,6 +30,7 @@ __all__ = [
     "explain",
     "is_compiling",
     "is_supported",
+    "mark_static_address",
     "record",
     "reset",
 ]

@@ -38,6 +38,7 @@ class Counters(Mapping[str, CounterGroup]):
 
     ``counters["stats"]`` has captures, graphs, calls and hits, ``counters["eager"]`` counts each reason for which a
     capture was given up, and ``counters["recompile"]`` each reason for which a function was captured again.
+    ``counters["cuda_graphs"]`` and ``counters["cuda_graphs_refused"]`` tell the same of CUDA graphs.
     A group or name that was never counted is empty or 0.
     """
 

@@ -235,6 +235,7 @@ SYMBOLS = {
 NAMES = {call: name for name, call in CALLS.items()}
 NUMBERS = {bool: "bool", int: "i64", float: "f64", complex: "c128"}  # what they become as tensors
 SIZE = torch.ops.aten.sym_size.int
+UNMARKED_VIEWS = {torch.ops.aten._unsafe_view.default}  # they share memory, but their schemas do not say so
 
 
 def from_fx(module: fx.GraphModule, example_inputs: Sequence[torch.Tensor] | None = None) -> Graph:
@@ -313,7 +314,7 @@ def _run_on_copies(module: fx.GraphModule, example_inputs: Sequence[torch.Tensor
     constants = {str(node.target): _fetch(module, node) for node in module.graph.nodes if _role(node) == "constant"}
     clone = copy.deepcopy(module)
     recorder = _Recorder(clone, constants)
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch._C._AutoDispatchBelowAutograd(), torch.random.fork_rng():
         recorder.run(*copy.deepcopy([given.detach() for given in example_inputs]))
     pairs = zip(module.graph.nodes, clone.graph.nodes, strict=True)
     recorder.noted = {node: recorder.noted[copied] for node, copied in pairs}
@@ -322,10 +323,54 @@ def _run_on_copies(module: fx.GraphModule, example_inputs: Sequence[torch.Tensor
 
 def _read_meta(module: fx.GraphModule) -> dict[fx.Node, Any]:
     makers = [node for node in module.graph.nodes if node.op in ("placeholder", "get_attr") or _is_operator(node)]
-    for key in ("magneto", "val"):
-        if all(key in node.meta for node in makers):
-            return {node: fx.node.map_aggregate(node.meta.get(key), _described) for node in module.graph.nodes}
+    if all("magneto" in node.meta for node in makers):
+        return {node: fx.node.map_aggregate(node.meta.get("magneto"), _described) for node in module.graph.nodes}
+    if all("val" in node.meta for node in makers if node.op != "get_attr"):
+        return _read_vals(module)
     raise UserError("the nodes do not say what tensors they make: pass example_inputs")
+
+
+def _read_vals(module: fx.GraphModule) -> dict[fx.Node, Any]:
+    """`val` says what tensors are, but not which share memory: that is read off the schemas of the operators."""
+    noted: dict[fx.Node, Any] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            noted[node] = _described(_fetch(module, node))
+        elif node.target is operator.getitem:
+            source, index = node.args
+            noted[node] = noted[source][index]
+        else:
+            noted[node] = fx.node.map_aggregate(node.meta.get("val"), _described)
+            if _is_operator(node):
+                noted[node] = _share_memory(node, noted)
+    return noted
+
+
+def _share_memory(node: fx.Node, noted: dict[fx.Node, Any]) -> Any:
+    target: Any = node.target
+    made, schema = noted[node], target._schema
+    given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | node.kwargs
+    tensors = [noted[item] for item in given.values() if isinstance(item, fx.Node)]
+    if (target.is_view or target in UNMARKED_VIEWS) and tensors:
+        return _move(made, tensors[0].memory)
+    written = {
+        min(argument.alias_info.before_set): given[argument.name]
+        for argument in schema.arguments
+        if argument.alias_info and argument.alias_info.is_write and isinstance(given.get(argument.name), fx.Node)
+    }
+    listed = [made] if len(schema.returns) == 1 else list(made or [])
+    for position, result in enumerate(schema.returns):
+        names = result.alias_info.before_set if result.alias_info else ()
+        for name in names:
+            if name in written:
+                listed[position] = noted[written[name]]
+    return listed[0] if len(schema.returns) == 1 else listed
+
+
+def _move(made: Any, memory: object) -> Any:
+    if isinstance(made, Described):
+        return made._replace(memory=memory)
+    return [_move(item, memory) for item in made] if isinstance(made, (tuple, list)) else made
 
 
 def _role(node: fx.Node) -> str | None:
@@ -355,6 +400,7 @@ class _Importer:
         self.numbers: dict[object, int] = {}  # of values, by Described.identity
         self.memories: dict[object, int] = {}  # by Described.memory: the first value that lives there
         self.sizes: dict[fx.Node, str] = {}  # expressions
+        self.flags = "grad" if torch.is_grad_enabled() else "plain"  # of operators that do not say
 
     def run(self) -> Graph:
         outputs: list[str] = []
@@ -445,7 +491,7 @@ class _Importer:
         for user in node.users:
             if user.target is expect:
                 line += f" == {self.text(user.args[1])}"
-        line += f" [{node.meta.get('magneto_flags', 'plain')}]"
+        line += f" [{node.meta.get('magneto_flags', self.flags)}]"
         places = re.findall(r'File "(.*)", line (\d+), in (.*)', node.meta.get("stack_trace") or "")
         if places:
             file, number, function = map(_escaped, places[-1])

@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from magneto import _C
+from magneto.errors import RecordError
 from magneto.graph import Graph
 
 __all__ = ["Calling", "record"]
@@ -51,8 +52,14 @@ def record(
     call_args, call_kwargs = pytree.tree_unflatten([stand_ins.get(id(leaf), leaf) for leaf in leaves], structure)
     recording.start()
     try:
-        outputs, calling.out_structure = pytree.tree_flatten(fn(*call_args, **call_kwargs))
-        gradients = _backward(recording, list(stand_ins.values()), outputs) if joint else []
+        # The engine's threads for GPUs are not recorded, so backwards run on this one.
+        with torch.autograd.set_multithreading_enabled(False):
+            outputs, calling.out_structure = pytree.tree_flatten(fn(*call_args, **call_kwargs))
+            gradients = _backward(recording, list(stand_ins.values()), outputs) if joint else []
+    except Exception as error:
+        if not live and not isinstance(error, RecordError):
+            recording.check()  # the program caught a refusal and went on with tensors that have no data
+        raise
     finally:
         recording.stop()
     for tensor in (*outputs, *gradients):

@@ -79,6 +79,8 @@ unsigned int mg_type_version(PyTypeObject* type);
 // if versions cannot be trusted on this CPython.
 const uint64_t* mg_dict_version_word(PyObject* dict);
 const uint64_t* mg_type_version_word(PyTypeObject* type);
+// The same number as last time if meanwhile no dict of the process was made or changed; 0 if this CPython cannot tell.
+uint64_t mg_dict_epoch(void);
 // Where a module keeps its dict, in bytes.
 ptrdiff_t mg_module_dict_offset(void);
 // Gives it one if it has none; 0 if there are no more.

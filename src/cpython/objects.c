@@ -126,6 +126,39 @@ const uint64_t* mg_dict_version_word(PyObject* dict) {
 #endif
 }
 
+#if PY_VERSION_HEX < 0x030c0000
+// On CPython 3.11 all dicts draw their versions from one counter, by one: each that is made, and each at every change.
+// So a dict of our own tells how many were drawn between two of its changes. Belongs to the GIL.
+static struct {
+  PyDictObject* dict;
+  PyObject* key;
+  uint64_t version, epoch;
+  bool flag;
+} own;
+
+uint64_t mg_dict_epoch(void) {
+  if (!own.dict) {
+    PyObject *dict = PyDict_New(), *key = PyUnicode_InternFromString("epoch");
+    if (!dict || !key || PyDict_SetItem(dict, key, Py_False) < 0) {
+      PyErr_Clear();
+      Py_XDECREF(dict);
+      Py_XDECREF(key);
+      return 0;
+    }
+    own.dict = (PyDictObject*)dict;
+    own.key = key;
+  }
+  // Storing what is there already would be no change.
+  own.flag = !own.flag;
+  if (PyDict_SetItem((PyObject*)own.dict, own.key, own.flag ? Py_True : Py_False) < 0) return PyErr_Clear(), 0;
+  if (own.dict->ma_version_tag != own.version + 1) ++own.epoch;
+  own.version = own.dict->ma_version_tag;
+  return own.epoch;
+}
+#else
+uint64_t mg_dict_epoch(void) { return 0; }
+#endif
+
 // The version is half of these bytes; the rest is padding, which nobody writes.
 const uint64_t* mg_type_version_word(PyTypeObject* type) { return (const uint64_t*)(const void*)&type->tp_version_tag; }
 

@@ -96,20 +96,18 @@ class Printer {
 
   std::string type(const Value& value) const {
     std::string text = dtype_text(value.dtype) + "[";
-    size_t count = value.sizes.size();
-    auto numbers = value.shape.empty() ? std::span<const ExprId>() : std::span(value.shape);
-    if (numbers.empty()) {
+    if (value.shape.empty()) {
       text += join(value.sizes, number) + "]";
       if (value.strides != dense_strides(value.sizes)) text += "{" + join(value.strides, number) + "}";
     } else {
-      auto written = [&](ExprId expr) { return graph_.symbols->text(expr); };
-      auto sizes = numbers.first(count), strides = numbers.subspan(count);
-      text += join(sizes, written) + "]";
-      if (!std::ranges::equal(strides, dense_strides(*graph_.symbols, sizes)))
-        text += "{" + join(strides, written) + "}";
+      auto sizes = std::span(value.shape).first(value.sizes.size());
+      auto strides = std::span(value.shape).subspan(value.sizes.size());
+      auto expression = [&](ExprId expr) { return graph_.symbols->text(expr); };
+      bool dense = std::ranges::equal(strides, dense_strides(*graph_.symbols, sizes));
+      text += join(sizes, expression) + "]";
+      if (!dense) text += "{" + join(strides, expression) + "}";
     }
-    if (!value.device.is_cpu()) text += " " + value.device.str();
-    return text;
+    return value.device.is_cpu() ? text : text + " " + value.device.str();
   }
 
  private:
@@ -241,14 +239,16 @@ class Printer {
   }
 
   // With expressions in place of the numbers that depend on symbols.
-  std::optional<std::string> sizes(const Op& op, uint32_t position, const c10::Type& type) const {
+  std::optional<std::string> sizes(const Op& op, uint32_t position) const {
     std::vector<std::string> items;
     for (const SizeRef& size : op.sizes) {
       if (size.position != position) continue;
       std::string text = graph_.symbols->text(size.expr);
       if (size.item == TensorRef::kWhole) return text;
       if (items.empty()) {
-        for (const c10::IValue& item : op.args[position].toListRef()) items.push_back(argument_text(item, type));
+        for (const c10::IValue& item : op.args[position].toListRef()) {
+          items.push_back(argument_text(item, *c10::NumberType::get()));
+        }
       }
       items[static_cast<size_t>(size.item)] = text;
     }
@@ -265,7 +265,7 @@ class Printer {
       const auto& argument = arguments[i];
       const c10::Type& type = *argument.real_type();
       auto value = tensors(op, i);
-      if (!value) value = sizes(op, i, type);
+      if (!value) value = sizes(op, i);
       if (!value) {
         value = argument_text(op.args[i], type);
         if (argument.default_value() && *value == argument_text(*argument.default_value(), type)) {

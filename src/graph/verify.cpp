@@ -66,6 +66,7 @@ class Verifier {
     define_all(graph_.states, is_state);
     define_all(graph_.constants, [](Role role) { return role == Role::Constant; });
     check_constants();
+    if (graph_.symbols) check_symbols();
     for (const Op& op : graph_.ops) check_op(op);
     op_ = nullptr;
     for (ValueId output : graph_.outputs) {
@@ -97,6 +98,17 @@ class Verifier {
 
   void check_expr(ExprId expr) const {
     if (!graph_.symbols || expr >= graph_.symbols->size()) fail("a size is an expression that does not exist");
+  }
+
+  void check_symbols() const {
+    for (const Symbol& symbol : graph_.symbols->symbols()) {
+      auto [input, dimension, _] = symbol.source;
+      if (dimension == SymbolSource::kNumber) continue;
+      if (input >= graph_.inputs.size() || dimension < 0 ||
+          static_cast<size_t>(dimension) >= graph_.values[graph_.inputs[input]].sizes.size()) {
+        fail("the symbol " + symbol.name + " is a dimension that no input has");
+      }
+    }
   }
 
   void define_all(const std::vector<ValueId>& ids, bool (*fits)(Role)) {

@@ -352,6 +352,11 @@ void Reads::add_field(PyObject* owner, ptrdiff_t offset, const char* label, bool
   hold_if_needed();
 }
 
+void Reads::add_dict_field(PyObject* owner, ptrdiff_t offset) {
+  add_field(owner, offset, "__dict__");
+  reads_.back().only_dicts = true;
+}
+
 void Reads::add_number(PyObject* owner, ptrdiff_t offset, bool fixed) {
   add_type(owner);
   reads_.push_back({Access::Number,
@@ -476,12 +481,12 @@ void Reads::read_instance(PyObject* object) {
   if (!instances_.insert(object)) return;
   add_type(object);
   if (PyObject** slot = mg_dict_slot(object))
-    add_field(object, reinterpret_cast<char*>(slot) - reinterpret_cast<char*>(object), "__dict__");
+    add_dict_field(object, reinterpret_cast<char*>(slot) - reinterpret_cast<char*>(object));
 }
 
 void Reads::read_class(PyObject* object) {
   add_type(object);
-  if (PyModule_Check(object) && instances_.insert(object)) add_field(object, mg_module_dict_offset(), "__dict__");
+  if (PyModule_Check(object) && instances_.insert(object)) add_dict_field(object, mg_module_dict_offset());
 }
 
 void Reads::read_type(PyTypeObject* type, PyObject* name) {

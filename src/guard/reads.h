@@ -53,6 +53,7 @@ struct Read {
   py::Ref held;        // the value, if it is an atom or cannot lead to the user's objects
   py::Ref root;        // the owner, if no earlier read leads to it
   std::shared_ptr<Contents> contents;
+  bool only_dicts = false;  // of a Field: nothing else can stand there
 
   // Whether it still holds. Takes note of an equal atom in place of the one it had.
   bool verify();
@@ -116,6 +117,7 @@ class Reads {
   void add(Access access, PyObject* owner, PyObject* value, PyObject* key = nullptr);
   void add_contents(Access access, PyObject* owner, std::shared_ptr<Contents> contents, int32_t offset = 0);
   void add_field(PyObject* owner, ptrdiff_t offset, const char* label, bool fixed = false);
+  void add_dict_field(PyObject* owner, ptrdiff_t offset);  // the __dict__ of an instance or module
   void add_number(PyObject* owner, ptrdiff_t offset, bool fixed = false);
   void add_type(PyObject* owner);
   void add_members(PyObject* object);

@@ -8,22 +8,28 @@ namespace magneto::guard {
 
 // Looks at no object: whether they live is not known here.
 void Run::compile() {
-  words_.clear(), read_of_word_.clear();
+  words_.clear(), read_of_word_.clear(), is_dict_version_.clear(), others_.clear();
+  dict_word_count_ = 0;
+  epoch_ = 0;
   words_.reserve(reads.size());
   read_of_word_.reserve(reads.size());
   next_.assign(reads.size(), kEnd);
   PointerMap<uint32_t> newest;     // read of a dict or class
   PointerMap<PyObject*> vouching;  // from a value to the dict or class whose version says that it still lives
-  auto versioned = [&](size_t index, const void* address) {
+  PointerSet dicts;                // in fields for dicts alone
+  auto versioned = [&](size_t index, const void* address, bool is_dict) {
     if (!address) return add_word(&kUnversioned, kUnknown, index);
-    auto [last, is_new] = newest.insert(reads[index].owner);
+    PyObject* owner = reads[index].owner;
+    auto [last, is_new] = newest.insert(owner);
+    if (is_new && is_dict && !vouching.find(owner) && !dicts.contains(owner))
+      add_word(&owner->ob_type, kUnknown, index);  // see the header
     // What was read later from an owner of the same version holds as well.
     if (is_new)
-      add_word(address, reads[index].version ? reads[index].version : kUnknown, index);
+      add_word(address, reads[index].version ? reads[index].version : kUnknown, index, is_dict);
     else
       next_[*last] = static_cast<uint32_t>(index);
     *last = static_cast<uint32_t>(index);
-    if (reads[index].value) *vouching.insert(reads[index].value).first = reads[index].owner;
+    if (reads[index].value) *vouching.insert(reads[index].value).first = owner;
   };
   auto joins_version = [&](size_t index) {
     PyObject* const* by = reads[index].fixed ? vouching.find(reads[index].owner) : nullptr;
@@ -42,11 +48,12 @@ void Run::compile() {
       case Access::Number:
         if (joins_version(i)) break;
         add_word(reinterpret_cast<char*>(read.owner) + read.offset, reinterpret_cast<uint64_t>(read.value), i);
+        if (read.only_dicts && read.value) dicts.insert(read.value);
         break;
       case Access::Key:
-      case Access::Items: versioned(i, mg_dict_version_word(read.owner)); break;
+      case Access::Items: versioned(i, mg_dict_version_word(read.owner), true); break;
       case Access::Name:
-      case Access::Specials: versioned(i, mg_type_version_word((PyTypeObject*)read.owner)); break;
+      case Access::Specials: versioned(i, mg_type_version_word((PyTypeObject*)read.owner), false); break;
       case Access::List: {
         auto* list = (PyListObject*)read.owner;
         add_container_words(i, &list->ob_base.ob_size, &list->ob_item);
@@ -79,17 +86,30 @@ size_t Run::recheck(size_t word) {
 
 void Run::refresh(size_t word) {
   const Read& read = reads[read_of_word_[word]];
+  bool is_class = read.access == Access::Name || read.access == Access::Specials;
   if (read.access == Access::List || read.access == Access::Set) {
     size_t first = word;
     while (first && read_of_word_[first - 1] == read_of_word_[word]) --first;
     words_[first + 1].expected = reinterpret_cast<uint64_t>(read.contents->buffer);
     for (size_t i = 0; i < read.contents->places.size(); ++i)
       words_[first + 2 + i].address = reinterpret_cast<const uint64_t*>(read.contents->places[i]);
+  } else if (words_[word].address != &kUnversioned && (!is_class || mg_type_version((PyTypeObject*)read.owner))) {
+    words_[word].expected = *words_[word].address;
+  } else {
     return;
   }
-  bool is_class = read.access == Access::Name || read.access == Access::Specials;
-  bool has_version = !is_class || mg_type_version((PyTypeObject*)read.owner);
-  if (words_[word].address != &kUnversioned && has_version) words_[word].expected = *words_[word].address;
+  if (!is_dict_version_[word]) epoch_ = 0, others_.clear();
+}
+
+void Run::hold_since(uint64_t epoch) {
+  epoch_ = epoch;
+  if (!epoch || !others_.empty()) return;
+  word_of_other_.clear();
+  for (size_t i = 0; i < words_.size(); ++i) {
+    if (is_dict_version_[i]) continue;
+    others_.push_back(words_[i]);
+    word_of_other_.push_back(static_cast<uint32_t>(i));
+  }
 }
 
 void Run::split(size_t index) {

@@ -10,6 +10,7 @@
 #include "record/global_state.h"
 #include "record/live_recorder.h"
 #include "record/plain_tensor.h"
+#include "record/trace_recorder.h"
 #include "runtime/errors.h"
 #include "runtime/torch_python.h"
 
@@ -58,19 +59,21 @@ class Recording {
  public:
   // `name_state(tensor)`: the name of a tensor that the program can reach without being given it, or None.
   Recording(bool live, nb::callable name_state) : name_state_(std::move(name_state)), live_(live) {
+    if (record::Recorder::active()) raise("a recording is active already");
     record::RecorderOptions options;
     options.on_refuse = raise_refusal;
     options.adopt = [this](const at::Tensor& tensor) { return adopt(tensor); };
     options.gradients = true;
     options.lines = true;
-    if (!live) throw UserError("only live recordings can be made: pass live=True");
-    recorder_ = std::make_unique<record::LiveRecorder>(std::move(options));
+    if (live) {
+      recorder_ = std::make_unique<record::LiveRecorder>(std::move(options));
+    } else {
+      recorder_ = std::make_unique<record::TraceRecorder>(std::move(options));
+    }
   }
 
   void start() {
-    std::string reason =
-        record::Recorder::active() ? "a recording is active already" : record::why_state_forbids_recording();
-    if (!reason.empty()) raise(reason);
+    if (auto reason = record::why_state_forbids_recording(); !reason.empty()) raise(reason);
     record::forget_autocast_casts();
     recorder_->start();
   }
@@ -105,19 +108,21 @@ class Recording {
     return list;
   }
 
+  void check() const {
+    if (recorder_->refusal()) raise(*recorder_->refusal());
+  }
+
   nb::object finish() {
     stop();
-    translated([&] {
-      if (recorder_->refusal()) raise_refusal(*recorder_->refusal());
-    });
+    check();
     std::vector<py::Ref> states;
     for (const at::Tensor& tensor : recorder_->states()) states.push_back(py::Ref::steal(wrap(tensor).release().ptr()));
     return nb::steal(wrap_graph(recorder_->take_graph(), std::move(states)));
   }
 
  private:
-  [[noreturn]] static void raise(const std::string& reason) {
-    Refusal refusal{Refusal::Unsupported, reason};
+  [[noreturn]] static void raise(const std::string& reason) { raise(Refusal{Refusal::Unsupported, reason}); }
+  [[noreturn]] static void raise(const Refusal& refusal) {
     PyErr_SetString(error_type(refusal), message(refusal).c_str());
     throw nb::python_error();
   }
@@ -172,6 +177,7 @@ void bind_record(nb::module_& module) {
       .def("output", &Recording::output, nb::arg("tensor"), nb::sig("def output(self, tensor: torch.Tensor) -> None"))
       .def("states", &Recording::states, nb::sig("def states(self) -> list[torch.Tensor]"),
            "The tensors that were met and are not arguments.")
+      .def("check", &Recording::check, "Raises what the recording has refused, if anything.")
       .def("finish", &Recording::finish, nb::sig("def finish(self) -> Graph"), "Stops, and gives the graph.");
 }
 

@@ -2,6 +2,7 @@
 #include "python/bind_core.h"
 #include "python/bind_graph.h"
 #include "python/bind_record.h"
+#include "python/bind_rules.h"
 #include "record/profiler_events.h"
 #include "record/torch_plug.h"
 
@@ -12,4 +13,5 @@ NB_MODULE(_C, module) {
   magneto::python::bind_core(module);
   magneto::python::bind_graph(module);
   magneto::python::bind_record(module);
+  magneto::python::bind_rules(module);
 }

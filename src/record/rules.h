@@ -5,6 +5,7 @@
 #include <c10/util/ArrayRef.h>
 
 #include <string>
+#include <vector>
 
 namespace magneto::record {
 
@@ -15,5 +16,8 @@ using Rule = bool (*)(c10::ArrayRef<c10::IValue> args, c10::Stack& results);
 
 // The rule for an operator such as "aten::add.Tensor", or null.
 Rule find_rule(const std::string& operator_name);
+
+// The operators that have a rule.
+std::vector<std::string> rule_names();
 
 }  // namespace magneto::record

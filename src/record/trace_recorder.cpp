@@ -1,10 +1,15 @@
 // How real tensors and trace tensors take each other's place in a recording.
 #include "record/trace_recorder.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "record/infer.h"
 #include "record/recorder_keys.h"
+#include "record/sym_node.h"
 #include "record/tensor_items.h"
 #include "record/trace_tensor.h"
+#include "runtime/errors.h"
 
 namespace magneto::record {
 
@@ -12,27 +17,55 @@ using c10::OperatorHandle;
 using c10::Stack;
 using graph::SchemaInfo;
 
+namespace {
+
+bool is_symbolic(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); }
+
+// Strides that follow from the sizes of inner dimensions are written as their products.
+c10::SymDimVector strides_over(c10::SymIntArrayRef sizes, const at::Tensor& real) {
+  c10::SmallVector<int64_t, 5> order(sizes.size());  // innermost first
+  std::iota(order.rbegin(), order.rend(), 0);
+  std::ranges::stable_sort(order, {}, [&](int64_t dimension) { return real.stride(dimension); });
+  c10::SymDimVector strides(sizes.size());
+  c10::SymInt product = 1;
+  int64_t number = 1;
+  for (int64_t dimension : order) {
+    if (real.stride(dimension) != number) {
+      number = real.stride(dimension);
+      product = number;
+    }
+    strides[dimension] = product;
+    product *= sizes[dimension];
+    number *= real.size(dimension);
+  }
+  return strides;
+}
+
+}  // namespace
+
+TraceRecorder::~TraceRecorder() {
+  stop();
+  if (symbols_) symbols_->freeze();
+}
+
 // ---- real tensors
 
-TraceRecorder::Pair& TraceRecorder::pair_for(const at::Tensor& real) {
+TraceRecorder::Pair& TraceRecorder::pair_for(const at::Tensor& real, c10::SymIntArrayRef sizes,
+                                             c10::SymIntArrayRef strides) {
   auto [found, is_new] = pairs_.emplace(real.unsafeGetTensorImpl(), Pair{real, {}});
   Pair& pair = found->second;
   if (!is_new) return pair;
   at::Tensor& memory = memories_[real.storage().unsafeGetStorageImpl()];
-  if (!memory.defined()) {
-    pair.trace = memory = trace_of(real);
-  } else {
-    pair.trace =
-        make_trace_view(memory, real.sym_sizes(), real.sym_strides(), real.sym_storage_offset(), real.scalar_type());
-    pair.trace._set_conj(real.is_conj());
-    pair.trace._set_neg(real.is_neg());
-  }
+  if (!memory.defined()) memory = trace_of(real);
+  pair.trace = make_trace_view(memory, sizes, strides, real.storage_offset(), real.scalar_type());
+  pair.trace._set_conj(real.is_conj());
+  pair.trace._set_neg(real.is_neg());
   return pair;
 }
 
 at::Tensor TraceRecorder::trace_for(const at::Tensor& real) {
   if (real.unsafeGetTensorImpl()->is_wrapped_number()) return trace_of(real);
-  Pair& pair = pair_for(real);
+  Pair& pair = pair_for(real, real.sym_sizes(), real.sym_strides());
   if (!pair.is_placed) {
     if (const graph::ValueId* value = find(real)) {
       share_memory(pair.trace, *value);
@@ -42,11 +75,29 @@ at::Tensor TraceRecorder::trace_for(const at::Tensor& real) {
   return pair.trace;
 }
 
-at::Tensor TraceRecorder::stand_in(const at::Tensor& argument) {
-  Pair& pair = pair_for(argument);
+at::Tensor TraceRecorder::stand_in(const at::Tensor& argument, const std::string& name,
+                                   c10::ArrayRef<DynamicSize> dynamic) {
+  c10::SymDimVector sizes(argument.sym_sizes());
+  for (const DynamicSize& size : dynamic) {
+    sizes.at(size.dimension) = make_size(argument.size(size.dimension), name, size);
+  }
+  Pair& pair = pair_for(argument, sizes, strides_over(sizes, argument));
   pair.is_argument = pair.is_placed = true;
   if (argument.requires_grad()) pair.trace.set_requires_grad(true);
   return pair.trace;
+}
+
+c10::SymInt TraceRecorder::make_size(int64_t size, const std::string& argument, const DynamicSize& dynamic) {
+  if (size < 2) return size;
+  if (!symbols_) graph_.symbols = symbols_ = std::make_shared<graph::Symbols>();
+  auto input = static_cast<uint32_t>(graph_.inputs.size());
+  auto source = graph::SymbolSource{input, static_cast<int32_t>(dynamic.dimension), argument};
+  auto known = dynamic.name.empty() ? std::nullopt : symbols_->find(dynamic.name);
+  if (known && symbols_->hint(*known).integer != size) {
+    throw UserError("the sizes named " + dynamic.name + " are " + std::to_string(symbols_->hint(*known).integer) +
+                    " and " + std::to_string(size) + ", but sizes of one name must be equal");
+  }
+  return make_sym(symbols_, known ? *known : symbols_->add_symbol(size, source, dynamic.name, dynamic.range));
 }
 
 at::Tensor TraceRecorder::stand_in_for_gradient(const at::Tensor& output) {
@@ -59,6 +110,69 @@ at::Tensor TraceRecorder::stand_in_for_gradient(const at::Tensor& output) {
 
 std::string TraceRecorder::why_not_recordable(const at::Tensor& tensor) const {
   return is_trace(tensor) ? "" : Recorder::why_not_recordable(tensor);
+}
+
+// ---- symbols
+
+// Sizes, then strides.
+std::vector<graph::ExprId> TraceRecorder::shape_of(const at::Tensor& tensor) const {
+  std::vector<graph::ExprId> shape;
+  for (const c10::SymInt& size : tensor.sym_sizes()) shape.push_back(to_expr(size, *symbols_));
+  for (const c10::SymInt& stride : tensor.sym_strides()) shape.push_back(to_expr(stride, *symbols_));
+  return shape;
+}
+
+graph::ValueId TraceRecorder::add_value(graph::Role role, const at::Tensor& tensor) {
+  if (!is_symbolic(tensor)) return Recorder::add_value(role, tensor);
+  auto id = static_cast<graph::ValueId>(graph_.values.size());
+  auto& value = graph_.values.emplace_back(graph::Value{role, tensor.scalar_type(), tensor.device(), {}, {}, id});
+  value.shape = shape_of(tensor);
+  for (size_t i = 0; i < value.shape.size(); ++i) {
+    (i < value.shape.size() / 2 ? value.sizes : value.strides).push_back(symbols_->hint(value.shape[i]).integer);
+  }
+  if (std::ranges::all_of(value.shape, [&](graph::ExprId expr) { return symbols_->is_constant(expr); })) {
+    value.shape.clear();
+  }
+  return id;
+}
+
+bool TraceRecorder::looks_like(const at::Tensor& tensor, const graph::Value& value) const {
+  if (!is_symbolic(tensor)) return value.shape.empty() && Recorder::looks_like(tensor, value);
+  return value.dtype == tensor.scalar_type() && value.shape == shape_of(tensor);
+}
+
+// The number of this call, with a note of what it depends on.
+c10::IValue TraceRecorder::take_number(graph::Op& noted, uint32_t position, int32_t item, const c10::IValue& number) {
+  auto take = [&](const auto& symbolic) -> std::optional<graph::Number> {
+    auto expr = expr_of(symbolic, *symbols_);
+    if (!expr) return std::nullopt;
+    noted.sizes.push_back({position, item, *expr});
+    return symbols_->hint(*expr);
+  };
+  if (number.isSymInt()) {
+    auto taken = take(number.toSymInt());
+    return taken ? taken->integer : number.toSymInt().guard_int(__FILE__, __LINE__);
+  }
+  if (number.isSymFloat()) {
+    auto taken = take(number.toSymFloat());
+    return taken ? taken->real : number.toSymFloat().guard_float(__FILE__, __LINE__);
+  }
+  if (number.isSymBool()) return number.toSymBool().guard_bool(__FILE__, __LINE__);
+  return number;
+}
+
+bool TraceRecorder::take_symbolic(graph::Op& noted, uint32_t position, const c10::IValue& value) {
+  if (!symbols_) return Recorder::take_symbolic(noted, position, value);
+  if (value.isSymIntList()) {
+    c10::List<int64_t> numbers;
+    for (const c10::SymInt& number : value.toSymIntVector()) {
+      numbers.push_back(take_number(noted, position, static_cast<int32_t>(numbers.size()), number).toInt());
+    }
+    noted.args[position] = std::move(numbers);
+    return true;
+  }
+  noted.args[position] = take_number(noted, position, graph::TensorRef::kWhole, value);
+  return noted.args[position].isScalar() || Recorder::take_symbolic(noted, position, value);
 }
 
 // ---- operators
@@ -100,7 +214,7 @@ void TraceRecorder::execute(const OperatorHandle& op, const SchemaInfo& info, c1
   }
   // The program goes on with its own tensors, where an operator returns its argument.
   for (const auto& [real, trace] : replaced) {
-    if (trace.sizes() != real.sizes() || trace.strides() != real.strides()) {
+    if (info.writes && (trace.sizes() != real.sizes() || trace.strides() != real.strides())) {
       unsupported("a tensor that is not an argument gets another shape in place (" + info.name + ")");
     }
     for (size_t i = base; i < stack->size(); ++i) {

@@ -1,15 +1,28 @@
 // Recordings of operators that do not run: the program works on trace tensors, and what operators would make is
 // inferred.
 #pragma once
+#include <c10/core/SymIntArrayRef.h>
+
+#include "graph/symbols.h"
 #include "record/recorder.h"
 
 namespace magneto::record {
 
+// A size of an argument that later calls may change.
+struct DynamicSize {
+  int64_t dimension;
+  std::string name = {};  // of its symbol; sizes of one name are always equal; empty: a symbol of its own
+  graph::Range range = {2, graph::Range::kMax};
+};
+
 class TraceRecorder final : public Recorder {
  public:
   explicit TraceRecorder(RecorderOptions options) : Recorder(std::move(options)) {}
+  ~TraceRecorder() override;
 
-  at::Tensor stand_in(const at::Tensor& argument) override;
+  at::Tensor stand_in(const at::Tensor& argument) override { return stand_in(argument, "", {}); }
+  // To be added as the next input, by that name. A size of 0 or 1 is never dynamic.
+  at::Tensor stand_in(const at::Tensor& argument, const std::string& name, c10::ArrayRef<DynamicSize> dynamic);
   at::Tensor stand_in_for_gradient(const at::Tensor& output) override;
 
  private:
@@ -28,10 +41,17 @@ class TraceRecorder final : public Recorder {
             c10::Stack* stack) override;
   void lifted(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) override;
   std::string why_not_recordable(const at::Tensor& tensor) const override;
+  graph::ValueId add_value(graph::Role role, const at::Tensor& tensor) override;
+  bool looks_like(const at::Tensor& tensor, const graph::Value& value) const override;
+  bool take_symbolic(graph::Op& noted, uint32_t position, const c10::IValue& value) override;
 
-  Pair& pair_for(const at::Tensor& real);
+  Pair& pair_for(const at::Tensor& real, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides);
   at::Tensor trace_for(const at::Tensor& real);
+  c10::SymInt make_size(int64_t size, const std::string& argument, const DynamicSize& dynamic);
+  std::vector<graph::ExprId> shape_of(const at::Tensor& tensor) const;
+  c10::IValue take_number(graph::Op& noted, uint32_t position, int32_t item, const c10::IValue& number);
 
+  std::shared_ptr<graph::Symbols> symbols_;                     // null until something is dynamic
   ska::flat_hash_map<c10::TensorImpl*, Pair> pairs_;            // by the real tensor
   ska::flat_hash_map<c10::StorageImpl*, at::Tensor> memories_;  // of real tensors: the first trace tensor there
 };

@@ -10,6 +10,7 @@
 
 #include "graph/graph.h"
 #include "graph/size_binding.h"
+#include "runtime/cuda_replay.h"
 #include "runtime/daemon_threads.h"
 #include "runtime/errors.h"
 #include "runtime/state.h"
@@ -102,6 +103,7 @@ class Replay final : public Segment {
   size_t output_count() const override { return outputs_.size(); }
   size_t op_count() const override { return steps_.size(); }
   std::string text() const override { return graph::to_text(graph_, graph::Style::Short); }
+  const graph::Graph& graph() const { return graph_; }
 
  private:
   void place_values();
@@ -193,8 +195,10 @@ Operand Replay::operand(ValueId value, size_t index) const {
 void Replay::flatten(const graph::Op& op, size_t index) {
   size_t first_arg = args_.size();
   for (const IValue& value : op.args) {
+    const auto& type = op.handle.schema().arguments()[args_.size() - first_arg].type();
+    bool undefined = value.isNone() && type->kind() == c10::TypeKind::TensorType;
     args_.push_back({ArgSource::Constant, static_cast<uint32_t>(constants_.size()), 0});
-    constants_.push_back(value);
+    constants_.push_back(undefined ? IValue(at::Tensor()) : value);
   }
   for (const graph::SizeRef& size : op.sizes) {
     ArgSource& arg = args_[first_arg + size.position];
@@ -441,7 +445,9 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
 }  // namespace
 
 std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<PyObject*> state_objects) {
-  return std::make_unique<Replay>(std::move(graph), std::move(state_objects));
+  auto replay = std::make_unique<Replay>(std::move(graph), state_objects);
+  const graph::Graph& prepared = replay->graph();
+  return with_cuda_graph(std::move(replay), prepared, std::move(state_objects));
 }
 
 }  // namespace magneto::runtime

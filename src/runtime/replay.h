@@ -1,4 +1,4 @@
-// The replay tier: runs a recorded graph by calling its operators one after the other.
+// The replay tier: runs a recorded graph by calling its operators one after the other; on CUDA, see cuda_replay.h.
 #pragma once
 #include <memory>
 #include <vector>

@@ -43,7 +43,22 @@ class Noted {
   void notices(const std::string& text) { expect(text, false); }
   std::string why() { return trie_.explain(*entry_, {}); }
 
+  // What a function of the world does, which changes no dict.
+  void keeps_quietly(const char* function) { expect_quietly(function, true); }
+  void notices_quietly(const char* function) { expect_quietly(function, false); }
+
  private:
+  void expect_quietly(const char* function, bool holds) {
+    trie_.find();
+    uint64_t epoch = mg_dict_epoch();
+    py::Ref result = py::Ref::steal(PyObject_CallNoArgs(world_[function]));
+    CHECK_EQ(mg_dict_epoch(), epoch);
+    CHECK(result.get() == Py_True);  // it could do what it should
+    for (int i = 0; i < 2; ++i) CHECK_EQ(trie_.find() != nullptr, holds);
+    CHECK_EQ(mg_dict_epoch(), epoch);
+    CHECK_EQ(why().empty(), holds);
+  }
+
   void expect(const std::string& text, bool holds) {
     world_.run(text);
     for (int i = 0; i < 2; ++i) {
@@ -59,6 +74,14 @@ class Noted {
 };
 
 py::Ref name(const char* text) { return py::Ref::steal(PyUnicode_InternFromString(text)); }
+
+// So many dicts that guards ask whether any dict has changed at all before they look at each.
+constexpr const char* kManyDicts = "many = [{'k': i} for i in range(100)]\n";
+
+void read_many(Reads& reads, PythonWorld& world) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(world["many"]); ++i)
+    reads.read_key(PyList_GET_ITEM(world["many"], i), name("k").get());
+}
 
 // Instances keep their attributes where a guard sees every change only on versions that can be watched.
 bool watched_version() { return mg_why_unsupported() == nullptr; }
@@ -572,4 +595,104 @@ TEST(a_pointer_set_holds_what_was_put_in) {
   for (const auto& pointer : pointers) CHECK(set.contains(pointer.get()));
   int other;
   CHECK(!set.contains(&other));
+}
+
+TEST(changes_are_noticed_while_no_dict_changes) {
+  PythonWorld world(std::string(kManyDicts) + R"(
+class S: __slots__ = ('x', 'y')
+class C: pass
+class D: pass
+items, members, s, o, cell = [1, 2], {1, 2}, S(), C(), (lambda x: lambda: x)(1).__closure__[0]
+s.x = 1
+o.a = 1
+was, other, slot = o.__dict__, {'a': 1}, S.x
+def append(): items.append(3); return True
+def pop(): items.pop(); return True
+def move(): items.extend(items * 100); del items[2:]; return True
+def add(): members.add(3); return True
+def discard(): members.discard(3); return True
+def store(): s.x = 2; return True
+def store_elsewhere(): s.y = 2; return True
+def restore(): s.x = 1; return True
+def rebind(): cell.cell_contents = 2; return True
+def bind(): cell.cell_contents = 1; return True
+def become(): o.__class__ = D; return True
+def unbecome(): o.__class__ = C; return True
+def swap(): o.__dict__ = other; return True
+def unswap(): o.__dict__ = was; return True
+)");
+  Noted noted(world, [&](Reads& g) {
+    read_many(g, world);
+    g.read_list(world["items"]);
+    g.read_set(world["members"]);
+    g.read_slot(world["s"], world["slot"], PyLong_FromLong(1));
+    g.read_cell(world["cell"]);
+    g.read_instance(world["o"]);
+    g.read_key(world["was"], name("a").get());
+  });
+  noted.notices_quietly("append"), noted.keeps_quietly("pop"), noted.keeps_quietly("move");
+  noted.notices_quietly("add"), noted.keeps_quietly("discard");
+  noted.notices_quietly("store"), noted.keeps_quietly("restore"), noted.keeps_quietly("store_elsewhere");
+  noted.notices_quietly("rebind"), noted.keeps_quietly("bind");
+  noted.notices_quietly("become"), noted.keeps_quietly("unbecome");
+  if (watched_version()) noted.notices_quietly("swap"), noted.keeps_quietly("unswap");
+  noted.notices("many[50]['k'] = -1");
+  noted.keeps("many[50]['k'] = 50");
+  noted.notices("was['a'] = 2");
+}
+
+TEST(an_object_that_takes_the_place_of_a_dead_one_is_looked_at_while_no_dict_changes) {
+  PythonWorld world(std::string(kManyDicts) + R"(
+class S: __slots__ = ('x',)
+def make(x):
+    new = S()
+    new.x = x
+    return new
+items, slot, kept = [make(1)], S.x, []
+def renew(x):
+    address = id(items[0])
+    items[0] = None
+    for _ in range(10000):
+        new = make(x)
+        if id(new) == address:
+            items[0] = new
+            return True
+        kept.append(new)
+def another(): return renew(2)
+def a_like(): return renew(1)
+)");
+  Noted noted(world, [&](Reads& g) {
+    read_many(g, world);
+    g.read_list(world["items"]);
+    g.read_slot(PyList_GET_ITEM(world["items"], 0), world["slot"], PyLong_FromLong(1));
+  });
+  noted.notices_quietly("another");
+  noted.keeps_quietly("a_like");
+}
+
+TEST(a_list_in_the_place_of_a_dead_dict_is_noticed_while_no_dict_changes) {
+  if (mg_dict_epoch() == 0) return;  // the epoch is all that could hide it
+  PythonWorld world(std::string(kManyDicts) + R"(
+class S: __slots__ = ('x',)
+s, slot, kept = S(), S.x, []
+s.x = {'a': 1}
+def fill(): [{} for _ in range(1000)]  # the dicts that CPython keeps for later
+def replace():
+    address = id(s.x)
+    s.x = None
+    for _ in range(10000):
+        new = []
+        if id(new) == address:
+            s.x = new
+            return True
+        kept.append(new)
+)");
+  Noted noted(world, [&](Reads& g) {
+    read_many(g, world);
+    py::Ref dict = world.value("s.x");
+    g.read_slot(world["s"], world["slot"], dict.get());
+    g.read_key(dict.get(), name("a").get());
+  });
+  py::Ref::steal(PyObject_CallNoArgs(world["fill"]));
+  noted.notices_quietly("replace");
 }

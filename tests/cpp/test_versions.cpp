@@ -55,6 +55,43 @@ TEST(the_version_of_a_dict_changes_with_every_kind_of_change) {
   }
 }
 
+TEST(the_epoch_changes_whenever_a_dict_is_made_or_changed_and_only_then) {
+  PythonWorld world(std::string(kObjects) + R"(
+d, empty, other = {'a': 1, 'b': 2, 'c': 3}, {}, {'q': 1}
+o.__dict__
+numbers = [1, 2]
+s = Slots()
+def hint(o, v): o.a = v
+for i in range(50): hint(o, i)
+changes = [
+    lambda: d.__setitem__('a', 3), lambda: d.__setitem__('n', 4), lambda: d.__delitem__('b'), lambda: d.update(other),
+    lambda: d.pop('a'), lambda: d.setdefault('y', 1), lambda: d.popitem(), lambda: d.__setitem__(1, 2),
+    lambda: empty.update(other), lambda: d.clear(), lambda: {}, lambda: {'a': 1}, lambda: dict(), lambda: other.copy(),
+    lambda: o.__dict__.copy(), lambda: Offset(), lambda: hint(o, 'x'), lambda: setattr(o, 'new', 1),
+    lambda: delattr(o, 'new'), lambda: setattr(Plain, 'x', 1), lambda: Plain().__dict__, lambda: type('T', (), other),
+]
+def slot(): s.a = 1
+others = [
+    lambda: numbers.append(1), lambda: numbers.reverse(), slot, lambda: d.get('zz'), lambda: len(other),
+    lambda: setattr(o, '__class__', Plain), lambda: other.__setitem__('q', 1), lambda: empty.pop('zz', None),
+]
+)");
+  CHECK_EQ(mg_dict_epoch() != 0, mg_why_unsupported() == nullptr);
+  if (mg_dict_epoch() == 0) return;
+  auto run_all = [&](const char* functions, bool change) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(world[functions]); ++i) {
+      uint64_t before = mg_dict_epoch();
+      CHECK_EQ(mg_dict_epoch(), before);
+      py::Ref result = py::Ref::steal(PyObject_CallNoArgs(PyList_GET_ITEM(world[functions], i)));
+      CHECK(result);
+      if ((mg_dict_epoch() != before) != change)
+        check::fail(__FILE__, __LINE__, functions + (": number " + std::to_string(i)));
+    }
+  };
+  run_all("changes", true);
+  run_all("others", false);
+}
+
 TEST(reading_and_watching_a_dict_leaves_its_version) {
   PythonWorld world("d = {'a': 1, 'b': 2}");
   PyObject* dict = world["d"];

@@ -1,0 +1,223 @@
+// Rules for indexing: advanced indices, gather and scatter, embeddings, sorting, losses by class.
+#include <ATen/TensorUtils.h>
+
+#include "record/rules_common.h"
+
+namespace magneto::record::rules {
+namespace {
+
+bool is_index(const at::Tensor& tensor) {
+  return tensor.scalar_type() == ScalarType::Long || tensor.scalar_type() == ScalarType::Int;
+}
+
+at::Tensor make_for(const at::Tensor& like, SymIntArrayRef sizes) {
+  return make(sizes, like.scalar_type(), like.device());
+}
+
+// The indices of an advanced index, broadcast against each other.
+struct Indices {
+  // False: masks, whose shape depends on their contents, and what the kernel would refuse.
+  bool read(const at::Tensor& self, c10::ArrayRef<c10::IValue> values) {
+    if (values.size() > static_cast<size_t>(self.dim())) return false;
+    Elementwise joined;
+    for (size_t dim = 0; dim < static_cast<size_t>(self.dim()); ++dim) {
+      if (dim >= values.size() || !given(values[dim])) {
+        left.push_back(static_cast<int64_t>(dim));
+        continue;
+      }
+      const at::Tensor& index = values[dim].toTensor();
+      if (!is_index(index) || index.device() != self.device()) return false;
+      taken.push_back(static_cast<int64_t>(dim));
+      tensors.push_back(index);
+      joined.add(index);
+    }
+    if (taken.empty() || !joined.broadcast()) return false;
+    sizes.assign(joined.sizes().begin(), joined.sizes().end());
+    return true;
+  }
+
+  // How many of the dimensions left come before those of the indices. Indices that are not neighbours go first.
+  size_t before() const {
+    bool neighbours = taken.back() - taken.front() + 1 == static_cast<int64_t>(taken.size());
+    return neighbours ? static_cast<size_t>(taken.front()) : 0;
+  }
+
+  c10::SmallVector<int64_t, 5> taken, left;  // dimensions of self
+  std::vector<at::Tensor> tensors;
+  Sizes sizes;
+};
+
+// `values` with `middle` put in after the first `before`.
+Sizes insert(Sizes values, size_t before, SymIntArrayRef middle) {
+  values.insert(values.begin() + before, middle.begin(), middle.end());
+  return values;
+}
+
+// The kernel walks over the result with the memory of `self`, which stands still along the indices, and then with that of
+// the indices, which stand still elsewhere.
+bool index(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  Indices indices;
+  if (!is_plain(self) || product(self.sym_sizes()) == 0 || !indices.read(self, args[1].toListRef())) return false;
+  const size_t before = indices.before(), rank = indices.sizes.size();
+  Sizes sizes, strides, ones(indices.left.size(), 1);
+  for (int64_t dim : indices.left) {
+    sizes.push_back(self.sym_size(dim));
+    strides.push_back(self.sym_stride(dim));
+  }
+  sizes = insert(sizes, before, indices.sizes);
+  const Sizes index_sizes = insert(ones, before, indices.sizes);
+
+  std::vector<Layout> operands = {{sizes, insert(strides, before, Sizes(rank, 0))}};
+  std::vector<Sizes> walks;
+  for (const at::Tensor& index : indices.tensors) {
+    walks.push_back(walk(indices.sizes, {index.sym_sizes(), Sizes(index.sym_strides().begin(), index.sym_strides().end())}));
+  }
+  bool alike = std::all_of(walks.begin(), walks.end(), [&](auto& each) { return each == walks[0]; });
+  for (Sizes& each : walks) {
+    if (self.is_cuda() && !alike) each = contiguous_strides(indices.sizes);
+    auto reshaped = at::detail::computeStride(SymIntArrayRef(indices.sizes), SymIntArrayRef(each), SymIntArrayRef(index_sizes));
+    if (!reshaped) return false;
+    operands.push_back({index_sizes, Sizes(reshaped->begin(), reshaped->end())});
+  }
+  return give(results, make_trace(sizes, elementwise_strides(sizes, operands), 0, self.scalar_type(), self.device()));
+}
+
+// The kernel copies and then writes into the copy.
+bool index_put(Args args, Stack& results) {
+  const at::Tensor &self = args[0].toTensor(), &values = args[2].toTensor();
+  Indices indices;
+  if (!is_plain(self) || self.scalar_type() != values.scalar_type() || !indices.read(self, args[1].toListRef())) return false;
+  return give(results, make_like(self));
+}
+
+bool index_select(Args args, Stack& results) {
+  const at::Tensor &self = args[0].toTensor(), &index = args[2].toTensor();
+  auto dim = wrap(args[1].toInt(), self.dim());
+  if (!dim || self.dim() == 0 || index.dim() > 1 || !is_index(index) || !is(self.scalar_type(), kAny)) return false;
+  Sizes sizes(self.sym_sizes().begin(), self.sym_sizes().end());
+  sizes[*dim] = index.dim() ? index.sym_size(0) : SymInt(1);
+  return give(results, make_for(self, sizes));
+}
+
+bool gather(Args args, Stack& results) {
+  const at::Tensor &self = args[0].toTensor(), &index = args[2].toTensor();
+  if (self.dim() != index.dim() || index.scalar_type() != ScalarType::Long || !is_plain(self)) return false;
+  auto dim = wrap(args[1].toInt(), self.dim());
+  for (int64_t i = 0; dim && i < self.dim(); ++i) {
+    if (i != *dim && index.sym_size(i) > self.sym_size(i)) return false;
+  }
+  return dim && give(results, make_for(self, index.sym_sizes()));
+}
+
+// (self, dim, index, src or value)
+bool scatter(Args args, Stack& results) {
+  const at::Tensor &self = args[0].toTensor(), &index = args[2].toTensor();
+  if (self.dim() != index.dim() || index.scalar_type() != ScalarType::Long || !is_plain(self)) return false;
+  if (args[3].isTensor()) {
+    const at::Tensor& source = args[3].toTensor();
+    if (source.scalar_type() != self.scalar_type() || source.dim() != self.dim()) return false;
+    for (int64_t i = 0; i < self.dim(); ++i) {
+      if (index.sym_size(i) > source.sym_size(i)) return false;
+    }
+  }
+  auto dim = wrap(args[1].toInt(), self.dim());
+  for (int64_t i = 0; dim && i < self.dim(); ++i) {
+    if (i != *dim && index.sym_size(i) > self.sym_size(i)) return false;
+  }
+  return dim && is(self.scalar_type(), kAny) && give(results, make_for(self, self.sym_sizes()));
+}
+
+bool embedding(Args args, Stack& results) {
+  const at::Tensor &weight = args[0].toTensor(), &indices = args[1].toTensor();
+  if (weight.dim() != 2 || !is_index(indices) || !is(weight.scalar_type(), kFloating)) return false;
+  Sizes sizes(indices.sym_sizes().begin(), indices.sym_sizes().end());
+  sizes.push_back(weight.sym_size(1));
+  return give(results, make_for(weight, sizes));
+}
+
+bool embedding_backward(Args args, Stack& results) {
+  const at::Tensor& gradient = args[0].toTensor();
+  if (!is(gradient.scalar_type(), kFloating) || gradient.dim() == 0 || !is_index(args[1].toTensor())) return false;
+  return give(results, make_for(gradient, {args[2].toSymInt(), gradient.sym_size(-1)}));
+}
+
+// (grad_output, input_sizes, ...): the gradient goes into zeros.
+bool into_zeros(Args args, Stack& results) {
+  const at::Tensor& gradient = args[0].toTensor();
+  return is(gradient.scalar_type(), kFloating) && give(results, make_for(gradient, sizes_of(args[1])));
+}
+
+// (self, k, dim, largest, sorted)
+bool topk(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  auto dim = wrap(args[2].toInt(), self.dim());
+  SymInt k = args[1].toSymInt();
+  if (!dim || self.dim() == 0 || !is(self.scalar_type(), kNumber) || k < 0 || k > self.sym_size(*dim)) return false;
+  Sizes sizes(self.sym_sizes().begin(), self.sym_sizes().end());
+  sizes[*dim] = k;
+  return give(results, make_for(self, sizes), make(sizes, ScalarType::Long, self.device()));
+}
+
+template <size_t dim>
+bool sort(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  if (!wrap(args[dim].toInt(), self.dim()) || !is(self.scalar_type(), kAny)) return false;
+  return give(results, make_like(self), make_like(self, ScalarType::Long));
+}
+
+bool triangle(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  return self.dim() >= 2 && is(self.scalar_type(), kAny) && give(results, make_for(self, self.sym_sizes()));
+}
+
+bool histc(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  SymInt bins = args[1].toSymInt();
+  return bins > 0 && is(self.scalar_type(), kFloating) && self.is_cpu() && give(results, make_for(self, bins));
+}
+
+constexpr int64_t kNoReduction = 0;
+
+// (self, target, weight, reduction, ignore_index)
+bool nll_loss(Args args, Stack& results) {
+  const at::Tensor &self = args[0].toTensor(), &target = args[1].toTensor();
+  if (!is(self.scalar_type(), kFloating) || self.dim() < 1 || self.dim() > 2 || target.dim() > 1) return false;
+  bool each = args[3].toInt() == kNoReduction && self.dim() == 2;
+  if (self.dim() == 2 && (target.dim() != 1 || target.sym_size(0) != self.sym_size(0))) return false;
+  return give(results, each ? make_for(self, self.sym_size(0)) : make_for(self, {}), make_for(self, {}));
+}
+
+// (grad_output, self, target, ...)
+bool nll_loss_backward(Args args, Stack& results) {
+  const at::Tensor& self = args[1].toTensor();
+  return is(self.scalar_type(), kFloating) && give(results, make_for(self, self.sym_sizes()));
+}
+
+constexpr Row kRules[] = {
+    {"aten::index.Tensor", index},
+    {"aten::index_put", index_put},
+    {"aten::index_select", index_select},
+    {"aten::gather", gather},
+    {"aten::scatter.src", scatter},
+    {"aten::scatter.value", scatter},
+    {"aten::scatter_add", scatter},
+    {"aten::embedding", embedding},
+    {"aten::embedding_dense_backward", embedding_backward},
+    {"aten::slice_backward", into_zeros},
+    {"aten::select_backward", into_zeros},
+    {"aten::topk", topk},
+    {"aten::sort", sort<1>},
+    {"aten::sort.stable", sort<2>},
+    {"aten::tril", triangle},
+    {"aten::triu", triangle},
+    {"aten::histc", histc},
+    {"aten::nll_loss_forward", nll_loss},
+    {"aten::nll_loss_backward", nll_loss_backward},
+};
+
+}  // namespace
+
+Rows index_rules() { return kRules; }
+
+}  // namespace magneto::record::rules

@@ -1,0 +1,58 @@
+// Rules for the fused recurrent layers that the CPU has.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/mkldnn_rnn_layer.h>
+#include <ATen/ops/zeros.h>
+
+#include "record/rules_common.h"
+
+namespace magneto::record::rules {
+namespace {
+
+at::Tensor make_for(const at::Tensor& like, SymIntArrayRef sizes) {
+  return make(sizes, like.scalar_type(), like.device());
+}
+
+// What the library keeps for a backward, if it expects one, is its secret: ask it, with zeros of the same shapes.
+at::Tensor workspace(Args args) {
+  c10::impl::ExcludeDispatchKeyGuard real(c10::DispatchKeySet(kTraceKey) | c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  auto zeros = [&](size_t i) {
+    const at::Tensor& tensor = args[i].toTensor();
+    return at::zeros(tensor.sizes(), tensor.scalar_type());
+  };
+  auto results = at::mkldnn_rnn_layer(zeros(0), zeros(1), zeros(2), zeros(3), zeros(4), zeros(5), zeros(6),
+                                      args[7].toBool(), args[8].toIntVector(), args[9].toInt(), args[10].toInt(),
+                                      args[11].toInt(), args[12].toBool(), args[13].toBool(), args[14].toBool(),
+                                      args[15].toBool());
+  const at::Tensor& kept = std::get<3>(results);
+  return kept.defined() ? make_for(kept, kept.sym_sizes()) : at::Tensor();
+}
+
+// (input, weights and biases (4), hx, cx, reverse, batch_sizes, mode, hidden_size, num_layers, has_biases, bidirectional,
+// batch_first, train)
+bool mkldnn_layer(Args args, Stack& results) {
+  const at::Tensor &input = args[0].toTensor(), &state = args[5].toTensor(), &cell = args[6].toTensor();
+  if (input.dim() != 3 || state.dim() != 2 || input.scalar_type() != ScalarType::Float) return false;
+  if (!args[8].toIntVector().empty()) return false;
+  return give(results, make_for(input, {input.sym_size(0), input.sym_size(1), args[10].toInt()}),
+              make_for(input, state.sym_sizes()), make_for(input, cell.sym_sizes()), workspace(args));
+}
+
+// (input, weights and biases (4), hx, cx, output, hy, cy, ...)
+bool mkldnn_layer_backward(Args args, Stack& results) {
+  for (size_t i = 0; i < 7; ++i) {
+    if (!given(args[i])) return false;
+  }
+  for (size_t i = 0; i < 7; ++i) give(results, make_for(args[i].toTensor(), args[i].toTensor().sym_sizes()));
+  return true;
+}
+
+constexpr Row kRules[] = {
+    {"aten::mkldnn_rnn_layer", mkldnn_layer},
+    {"aten::mkldnn_rnn_layer_backward", mkldnn_layer_backward},
+};
+
+}  // namespace
+
+Rows recurrent_rules() { return kRules; }
+
+}  // namespace magneto::record::rules

@@ -1,0 +1,27 @@
+"""Torch's own database of operators and sample arguments, importable without what torch's test suite needs."""
+
+import sys
+import types
+import unittest
+import warnings
+
+import torch
+
+if "expecttest" not in sys.modules:
+    try:
+        import expecttest  # noqa: F401
+    except ImportError:
+        # torch.testing only derives its test case from it.
+        stand_in = types.ModuleType("expecttest")
+        stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+        sys.modules["expecttest"] = stand_in
+
+# torch.testing replaces the calls of script functions for the whole process.
+_calls = [(kind, kind.__call__) for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod)]
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
+for _kind, _call in _calls:
+    _kind.__call__ = _call  # type: ignore[method-assign]
+
+__all__ = ["op_db"]

@@ -1,0 +1,357 @@
+"""Shape rules say what the real kernels give: every call of every rule is compared with the kernel itself."""
+
+import collections
+import contextlib
+import itertools
+import warnings
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from magneto import _C
+from op_samples import op_db
+
+RULES = frozenset(_C._rule_names())
+
+
+def tensors(values) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def describe(result, arguments: list[torch.Tensor]):
+    """What a rule must get right about a result; `arguments` are what it may share its memory with."""
+    if isinstance(result, (list, tuple)):
+        return [describe(item, arguments) for item in result]
+    if not isinstance(result, torch.Tensor):
+        return result
+    memory = result.untyped_storage()._cdata
+    shared = [i for i, argument in enumerate(arguments) if argument.untyped_storage()._cdata == memory]
+    bits = (result.is_conj(), result.is_neg())
+    return (result.dtype, str(result.device), tuple(result.shape), result.stride(), result.storage_offset(), bits, shared)
+
+
+class Compare(TorchDispatchMode):
+    """While on, applies the rule of each operator that runs and compares it with what the kernel gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.covered: collections.Counter[str] = collections.Counter()
+        self.declined: collections.Counter[str] = collections.Counter()
+        self.wrong: list[str] = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = f"{op._schema.name}.{op._schema.overload_name}".rstrip(".")
+        if name not in RULES:
+            self.declined[name] += 1
+            return op(*args, **kwargs)
+        with torch._C._DisableTorchDispatch():
+            before = repr([describe(t, []) for t in tensors((args, kwargs))])
+            answer = _C._apply_rule(name, args, kwargs)
+        result = op(*args, **kwargs)
+        if answer is None:
+            self.declined[name] += 1
+            return result
+        self.covered[name] += 1
+        with torch._C._DisableTorchDispatch():
+            self.check(name, args, kwargs, before, answer, result)
+        return result
+
+    def check(self, name, args, kwargs, before, answer, result) -> None:
+        traces, inferred = answer
+        given = [t for t in traces if t is not None]
+        # A number among tensors is a trace tensor, but no tensor here: it shares its memory with nothing.
+        real = tree_leaves((args, kwargs))
+        expected = describe(list(result) if isinstance(result, tuple) else [result], tensors(real))
+        found = describe(inferred, given)
+        if expected != found:
+            shown = tree_map_only(torch.Tensor, lambda t: (tuple(t.shape), t.stride(), t.dtype), (args, kwargs))
+            self.wrong.append(f"{name}{shown}\n  kernel {expected}\n  rule   {found}")
+
+
+def layouts(tensor: torch.Tensor):
+    """The same shape in other layouts: memory permuted, spaced out, moved, repeated."""
+    yield tensor
+    if tensor.dim() == 0:
+        return
+    yield tensor.repeat(*[1] * (tensor.dim() - 1), 2)[..., ::2]
+    yield tensor[:1].expand(tensor.shape) if tensor.shape[0] else tensor
+    if tensor.dim() >= 2:
+        yield tensor.transpose(0, -1).contiguous().transpose(0, -1)
+        yield tensor.transpose(-2, -1).contiguous().transpose(-2, -1)
+        yield tensor.expand(2, *tensor.shape).transpose(0, 1).contiguous()[:, 1]
+        yield tensor[..., :1].expand(tensor.shape) if tensor.shape[-1] else tensor
+    if tensor.dim() == 4:
+        yield tensor.contiguous(memory_format=torch.channels_last)
+
+
+def relayout(sample, start: int):
+    """The sample with its tensors in different layouts, from the `start`th on."""
+    turn = itertools.count(start)
+
+    def change(value):
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+            return value
+        made = list(layouts(value.detach()))
+        return made[next(turn) % len(made)].requires_grad_(value.requires_grad)
+
+    return sample.transform(change)
+
+
+def run_sample(op, sample, differentiate: bool, start: int) -> None:
+    result = op(sample.input, *sample.args, **sample.kwargs)
+    if not differentiate:
+        return
+    outputs = [t for t in tensors(result) if t.requires_grad]
+    inputs = [t for t in tensors((sample.input, sample.args, sample.kwargs)) if t.requires_grad]
+    gradients = []
+    for output in outputs:
+        made = list(layouts(torch.ones_like(output)))
+        gradients.append(made[start % len(made)])
+    if outputs and inputs:
+        torch.autograd.grad(outputs, inputs, gradients, allow_unused=True)
+
+
+def sweep(op, dtype: torch.dtype, limit: int | None, variants: int) -> Compare:
+    compare = Compare()
+    differentiate = dtype.is_floating_point and op.supports_autograd
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=differentiate), limit):
+            for start in range(variants):
+                with compare, contextlib.suppress(*REFUSALS):
+                    run_sample(op, relayout(sample, start) if start else sample, differentiate, start // 2)
+    return compare
+
+
+# A kernel refuses an argument, or the layout that we gave it.
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError)
+DTYPES = (torch.float32, torch.int64, torch.bool)
+
+
+@pytest.mark.parametrize("op", op_db, ids=lambda op: op.formatted_name)
+def test_rules_agree_with_the_kernels_on_samples(op, request):
+    full = request.config.getoption("--full")
+    for dtype in DTYPES if full else DTYPES[:1]:
+        if dtype in op.supported_dtypes("cpu"):
+            compare = sweep(op, dtype, None if full else 3, variants=8 if full else 2)
+            assert not compare.wrong, f"{len(compare.wrong)} wrong:\n" + "\n".join(compare.wrong[:5])
+
+
+def small_models():
+    """(name, a function that makes a model and its arguments), each small enough for a test."""
+    from torch import nn
+    from transformers import models as hub
+
+    tokens = torch.arange(16).reshape(2, 8) * 7 % 61
+    images = torch.rand(2, 3, 32, 32)
+    text = dict(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+
+    def residual(channels_last: bool):
+        model = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        model.extend([Residual(8, 8, 1), Residual(8, 16, 2), nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(), nn.Linear(16, 4)])
+        form = torch.channels_last if channels_last else torch.contiguous_format
+        return model.to(memory_format=form), (images.to(memory_format=form),), {}
+
+    def language(model, config):
+        return model(config), (), dict(input_ids=tokens, labels=tokens)
+
+    gpt2 = hub.gpt2.GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=32, bos_token_id=0, eos_token_id=0)
+    t5 = hub.t5.T5Config(vocab_size=61, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
+    t5.decoder_start_token_id = 0
+    vit = {key: value for key, value in text.items() if key != "vocab_size"} | dict(image_size=32, patch_size=8)
+    grouped = text | dict(num_key_value_heads=2)
+    mlp = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4), nn.LogSoftmax(-1))
+    encoder = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1)
+    return {
+        "mlp": lambda: (mlp, (torch.rand(4, 8),), {}),
+        "residual": lambda: residual(False),
+        "residual channels last": lambda: residual(True),
+        "encoder": lambda: (encoder, (torch.rand(5, 2, 16),), {}),
+        "lstm": lambda: (nn.LSTM(8, 16, 2, batch_first=True, dropout=0.1, bidirectional=True), (torch.rand(2, 5, 8),), {}),
+        "gru": lambda: (nn.GRU(8, 16, bidirectional=True), (torch.rand(5, 2, 8),), {}),
+        "gpt2": lambda: language(hub.gpt2.GPT2LMHeadModel, gpt2),
+        "bert": lambda: language(hub.bert.BertForMaskedLM, hub.bert.BertConfig(**text)),
+        "llama": lambda: language(hub.llama.LlamaForCausalLM, hub.llama.LlamaConfig(**grouped)),
+        "mixtral": lambda: language(
+            hub.mixtral.MixtralForCausalLM, hub.mixtral.MixtralConfig(**grouped, num_local_experts=4)
+        ),
+        "t5": lambda: language(hub.t5.T5ForConditionalGeneration, t5),
+        "vit": lambda: (
+            hub.vit.ViTForImageClassification(hub.vit.ViTConfig(**vit)),
+            (images,),
+            dict(labels=torch.tensor([0, 1])),
+        ),
+    }
+
+
+class Residual(torch.nn.Module):
+    def __init__(self, inner: int, outer: int, stride: int) -> None:
+        super().__init__()
+        self.first = torch.nn.Sequential(
+            torch.nn.Conv2d(inner, outer, 3, stride, 1, bias=False), torch.nn.BatchNorm2d(outer), torch.nn.ReLU(inplace=True)
+        )
+        self.second = torch.nn.Sequential(torch.nn.Conv2d(outer, outer, 3, 1, 1, bias=False), torch.nn.BatchNorm2d(outer))
+        self.short = torch.nn.Conv2d(inner, outer, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.second(self.first(x)) + self.short(x))
+
+
+def needs_no_rule(name: str) -> bool:
+    """In-place operators return their argument, and the answers of data-dependent ones are asked from the user."""
+    return name.split(".")[0].endswith("_") or name == "aten::_local_scalar_dense"
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("model", small_models())
+def test_models_train_and_run_with_rules_alone(model, dtype):
+    if model == "lstm" and dtype:
+        pytest.skip("eager itself has no fused LSTM in bfloat16 on every CPU")
+    module, args, kwargs = small_models()[model]()
+    compare = Compare()
+    for train in (True, False):
+        module.train(train)
+        with compare, torch.autocast("cpu", dtype, enabled=dtype is not None):
+            result = module(*args, **kwargs)
+            (result if isinstance(result, torch.Tensor) else result[0]).sum().backward()
+    with compare, torch.no_grad():
+        module(*args, **kwargs)
+    assert not compare.wrong, "\n".join(compare.wrong[:5])
+    lacking = {name: count for name, count in compare.declined.items() if not needs_no_rule(name)}
+    assert not lacking, f"no rule covers {lacking}"
+
+
+def direct_calls():
+    """Calls of operators that samples and models do not reach, as (operator, arguments)."""
+    aten = torch.ops.aten
+    matrix, cube, image = torch.rand(4, 6), torch.rand(2, 3, 4), torch.rand(2, 3, 4, 5)
+    mask = matrix > 0.5
+    heads = torch.rand(2, 4, 8, 16)
+    yield aten.clamp.default, (image, 0.1, None)
+    yield aten.clamp.default, (image, 0, 1)
+    yield aten.clamp_min.default, (image, 0.1)
+    yield aten.clamp_max.default, (cube, 0.5)
+    yield aten.lerp.Tensor, (cube, torch.rand(4), torch.rand(3, 1))
+    yield aten.masked_fill.Tensor, (matrix, mask, torch.tensor(1.0))
+    yield aten.rand_like.default, (image,)
+    yield aten.native_dropout.default, (image, 0.5, True)
+    yield aten.sort.stable, (image,), {"stable": True, "dim": 1}
+    yield aten.all.dim, (image, 1)
+    yield aten.any.dim, (image, -1, True)
+    yield aten.max.dim, (image, 2)
+    yield aten.cat.default, ([torch.empty(0), cube, cube], -1)
+    yield aten.index.Tensor, (image, [None, torch.tensor([[0], [2]]), torch.tensor([1, 3])])
+    yield aten.index.Tensor, (image, [torch.tensor([[0], [1]]), None, torch.tensor([1, 3, 2])])
+    yield aten.index.Tensor, (cube, [None, torch.tensor([0, 2])])
+    yield aten.where.self, (mask, matrix, torch.tensor(0.0))
+    yield aten.mul.Tensor, (matrix, torch.tensor(2, dtype=torch.int64))
+    yield aten.mul.Tensor, (mask, matrix.T.contiguous().T)
+    yield aten.add.Tensor, (torch.ones(4, 6, dtype=torch.int32), mask)
+    yield aten.div.Tensor, (torch.ones(4, 6, dtype=torch.int32), mask.T.contiguous().T)
+    yield aten.mul.Scalar, (torch.tensor(3), 2.5)
+    yield aten.eq.Scalar, (torch.tensor(3), 2.5)
+    for key_heads in (heads, heads[:, :, :5]):
+        for causal in (False, True):
+            attention = aten._scaled_dot_product_flash_attention_for_cpu.default
+            yield attention, (heads, key_heads, key_heads, 0.0, causal)
+    rows = torch.rand(12, 16, dtype=torch.bfloat16)
+    ends = torch.tensor([4, 12], dtype=torch.int32)
+    yield aten._grouped_mm.default, (rows, torch.rand(2, 16, 24, dtype=torch.bfloat16), ends)
+
+
+@pytest.mark.parametrize("call", direct_calls(), ids=lambda call: str(call[0]))
+def test_rules_agree_with_the_kernels_on_direct_calls(call):
+    op, args, kwargs = (*call, {})[:3]
+    compare = Compare()
+    for start in range(12):
+        turn = itertools.count(start)
+
+        def change(tensor, turn=turn):
+            made = list(layouts(tensor))
+            return made[next(turn) % len(made)]
+
+        with compare, contextlib.suppress(*REFUSALS):
+            op(*tree_map_only(torch.Tensor, change, args), **kwargs)
+    assert not compare.wrong, "\n".join(compare.wrong[:5])
+    assert compare.covered
+
+
+@pytest.mark.parametrize("order", itertools.permutations(range(3)), ids=str)
+def test_attention_has_the_layouts_of_the_kernel(order):
+    def heads(order) -> torch.Tensor:
+        whole = torch.rand(*(torch.Size((2, 4, 8))[dim] for dim in order), 16)
+        return whole.permute(*(order.index(dim) for dim in range(3)), 3).requires_grad_()
+
+    compare = Compare()
+    with compare:
+        query, key, value = heads(order), heads((0, 1, 2)), heads((0, 2, 1))
+        result = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value)
+        torch.autograd.grad(result[0].sum(), (query, key, value))
+    assert not compare.wrong, "\n".join(compare.wrong)
+    assert compare.covered["aten::_scaled_dot_product_flash_attention_for_cpu_backward"]
+
+
+class Symbolic:
+    """Tensors whose first sizes are torch's symbols, and what the rules made them depend on."""
+
+    def __init__(self) -> None:
+        from torch._subclasses import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        self.env = ShapeEnv()
+        self.mode = FakeTensorMode(shape_env=self.env)
+
+    def tensor(self, *shape: int, dynamic: int = 1, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+        sizes = [DimDynamic.DYNAMIC if i < dynamic else DimDynamic.STATIC for i in range(len(shape))]
+        context = StatelessSymbolicContext(dynamic_sizes=sizes)
+        return self.mode.from_tensor(torch.ones(shape, dtype=dtype), symbolic_context=context)
+
+    def infer(self, name: str, *args, **kwargs) -> torch.Tensor:
+        answer = _C._apply_rule(name, args, kwargs)
+        assert answer is not None, f"the rule of {name} does not cover symbols"
+        return answer[1][0]
+
+
+def test_symbols_pass_through_rules_without_guards():
+    world = Symbolic()
+    batch = world.tensor(5, 7, 16, dynamic=2)
+    image = world.tensor(5, 3, 8, 8)
+    heads = world.tensor(5, 4, 7, 16)
+    weight, filters, row = torch.ones(16, 24), torch.ones(6, 3, 3, 3), torch.ones(16)
+    size, length = batch.shape[:2]
+    cases = {
+        "aten::add.Tensor": (batch, row),
+        "aten::mul.Scalar": (batch, 2.0),
+        "aten::gelu": (batch,),
+        "aten::view": (batch, [size * length, 16]),
+        "aten::transpose.int": (batch, 0, 2),
+        "aten::expand": (world.tensor(5, 1, 16), [-1, 3, -1]),
+        "aten::unsqueeze": (batch, 1),
+        "aten::slice.Tensor": (batch, 1, 1),
+        "aten::select.int": (batch, 2, 0),
+        "aten::clone": (batch,),
+        "aten::sum.dim_IntList": (batch, [2], True),
+        "aten::_softmax": (batch, -1, False),
+        "aten::native_layer_norm": (batch, [16], row, row, 1e-5),
+        "aten::mm": (world.tensor(5, 16), weight),
+        "aten::addmm": (torch.ones(24), world.tensor(5, 16), weight),
+        "aten::bmm": (batch, batch.transpose(1, 2)),
+        "aten::convolution": (image, filters, None, [1], [1], [1], False, [0], 1),
+        "aten::native_batch_norm": (image, None, None, None, None, True, 0.1, 1e-5),
+        "aten::_scaled_dot_product_flash_attention_for_cpu": (heads, heads, heads),
+        "aten::embedding": (weight, world.tensor(5, 7, dtype=torch.int64)),
+        "aten::cat": ([image, image], 1),
+        "aten::zeros": ([size, 3],),
+    }
+    for name, args in cases.items():
+        before = len(world.env.guards)
+        result = world.infer(name, *args)
+        guards = [str(guard.expr) for guard in world.env.guards[before:]]
+        assert not guards, f"{name} asked {guards}"
+        assert any(isinstance(number, torch.SymInt) for number in (*result.shape, *result.stride())), name
+    assert not world.env.replacements
