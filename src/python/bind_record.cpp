@@ -12,6 +12,7 @@
 #include "record/plain_tensor.h"
 #include "record/trace_recorder.h"
 #include "runtime/errors.h"
+#include "runtime/state.h"
 #include "runtime/torch_python.h"
 
 namespace nb = nanobind;
@@ -75,11 +76,13 @@ class Recording {
   void start() {
     if (auto reason = record::why_state_forbids_recording(); !reason.empty()) raise(reason);
     record::forget_autocast_casts();
+    no_collection_.emplace();
     recorder_->start();
   }
 
   void stop() {
     recorder_->stop();
+    no_collection_.reset();
     record::forget_autocast_casts();
   }
 
@@ -157,6 +160,7 @@ class Recording {
   nb::callable name_state_;
   bool live_;
   std::unique_ptr<record::Recorder> recorder_;
+  std::optional<runtime::NoCollection> no_collection_;  // a program makes many objects; the finalisers are not its own
 };
 
 }  // namespace
