@@ -3,6 +3,9 @@
 import sys
 import types
 import unittest
+import warnings
+
+import torch
 
 if "expecttest" not in sys.modules:
     try:
@@ -13,6 +16,12 @@ if "expecttest" not in sys.modules:
         stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
         sys.modules["expecttest"] = stand_in
 
-from torch.testing._internal.common_methods_invocations import op_db
+# torch.testing replaces the calls of script functions for the whole process.
+_calls = [(kind, kind.__call__) for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod)]
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
+for _kind, _call in _calls:
+    _kind.__call__ = _call  # type: ignore[method-assign]
 
 __all__ = ["op_db"]

@@ -160,27 +160,36 @@ class _StateNames:
 def _reachable(roots: tuple[Any, ...]) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors in modules, and then in closures, defaults, globals that functions name, containers and attributes."""
     seen: set[int] = set()
-    modules: list[tuple[str, Any]] = []
-    others = collections.deque(("", root) for root in roots)
-    while modules or others:
-        path, value = modules.pop() if modules else others.popleft()
-        if id(value) in seen or isinstance(value, (str, bytes, int, float, complex, type, types.ModuleType)):
-            continue
-        seen.add(id(value))
-        parts = [(f"{path}.{name}" if path and name else path or name, item) for name, item in _parts(value)]
-        yield from (part for part in parts if isinstance(part[1], torch.Tensor))
-        modules += reversed([part for part in parts if isinstance(part[1], torch.nn.Module)])
-        others += [part for part in parts if not isinstance(part[1], (torch.Tensor, torch.nn.Module))]
+    todo = collections.deque(("", root) for root in roots)
+    while todo:
+        path, value = todo.popleft()
+        if isinstance(value, torch.nn.Module):
+            for name, module in value.named_modules(seen, path):  # type: ignore[arg-type]  # remembers what it saw
+                tensors = (*module._parameters.items(), *module._buffers.items())
+                yield from ((f"{name}.{own}" if name else own, item) for own, item in tensors if item is not None)
+                todo.append((name, _Attributes(module)))
+        elif isinstance(value, torch.Tensor):
+            yield path, value
+        elif id(value) not in seen and not isinstance(value, _WITHOUT_PARTS):
+            seen.add(id(value))
+            todo += [(f"{path}.{name}" if path and name else path or name, item) for name, item in _parts(value)]
+
+
+_WITHOUT_PARTS = (str, bytes, int, float, complex, type, types.ModuleType)
+
+
+class _Attributes:
+    """A module whose parameters, buffers and submodules have been seen."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, torch.nn.Module):
-        yield from value._parameters.items()
-        yield from value._buffers.items()
-        yield from value._modules.items()
-        own = {"_parameters", "_buffers", "_modules"}
-        yield from ((name, item) for name, item in vars(value).items() if name not in own)
-        yield "forward", type(value).forward
+    if isinstance(value, _Attributes):
+        seen = {"_parameters", "_buffers", "_modules"}
+        yield from ((name, item) for name, item in vars(value.module).items() if name not in seen)
+        yield "forward", type(value.module).forward
     elif isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
             try:

@@ -371,19 +371,19 @@ PyObject* guard_ns_after_change(PyObject* object, PyObject* const* args, Py_ssiz
 
 PyObject* get_name(PyObject* object, void*) { return PyUnicode_FromString(as_compiled(object)->state->name.c_str()); }
 
-PyMethodDef kMethods[] = {{"variants", variants, METH_NOARGS, "What was compiled, newest first."},
-                          {"failures", failures, METH_NOARGS, "Why captures failed: reason -> count."},
-                          {"misses", misses, METH_NOARGS, "Why calls were captured again: reason -> count."},
-                          {"state", state_name, METH_NOARGS, "'new', 'compiled' or 'eager'."},
-                          {"reset", reset, METH_NOARGS, "Forget everything that was compiled or counted."},
-                          {"guard_ns", (PyCFunction)(void (*)(void))guard_ns, METH_FASTCALL | METH_KEYWORDS,
-                           "guard_ns(repeats, *args, **kwargs): nanoseconds of processor time per check of the guards "
-                           "of the variant that fits."},
-                          {"guard_ns_after_change", (PyCFunction)(void (*)(void))guard_ns_after_change,
-                           METH_FASTCALL | METH_KEYWORDS,
-                           "As guard_ns, if a dict that has nothing to do with the call is changed before each check; "
-                           "that is counted, too."},
-                          {nullptr, nullptr, 0, nullptr}};
+PyMethodDef kMethods[] = {
+    {"variants", variants, METH_NOARGS, "What was compiled, newest first."},
+    {"failures", failures, METH_NOARGS, "Why captures failed: reason -> count."},
+    {"misses", misses, METH_NOARGS, "Why calls were captured again: reason -> count."},
+    {"state", state_name, METH_NOARGS, "'new', 'compiled' or 'eager'."},
+    {"reset", reset, METH_NOARGS, "Forget everything that was compiled or counted."},
+    {"guard_ns", (PyCFunction)(void (*)(void))guard_ns, METH_FASTCALL | METH_KEYWORDS,
+     "guard_ns(repeats, *args, **kwargs): nanoseconds of processor time per check of the guards "
+     "of the variant that fits."},
+    {"guard_ns_after_change", (PyCFunction)(void (*)(void))guard_ns_after_change, METH_FASTCALL | METH_KEYWORDS,
+     "As guard_ns, if a dict that has nothing to do with the call is changed before each check; "
+     "that is counted, too."},
+    {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef kMembers[] = {
     {"fn", T_OBJECT, offsetof(CompiledFunction, function), READONLY, "The function as it was written."},

@@ -16,12 +16,12 @@ struct Word {
   uint64_t expected;
 };
 
-// Most words are versions of dicts. On some CPythons one number, the epoch, tells that no dict at all was made or changed
-// since all words held; then only the *others* are looked at. Why that is sound: take the words in order, and let those
-// before a version hold. They vouch for the address, so a living object is there. If it is a dict, it is the same one,
-// as no other was made, and it has not changed. And it is a dict, not something else in the place of one that died: what
-// holds it is a dict or class of an unchanged version, so that it did not die; or a field for dicts alone; or else its
-// class is a word, too.
+// Most words are versions of dicts. On some CPythons one number, the epoch, tells that no dict at all was made or
+// changed since all words held; then only the *others* are looked at. Why that is sound: take the words in order, and
+// let those before a version hold. They vouch for the address, so a living object is there. If it is a dict, it is the
+// same one, as no other was made, and it has not changed. And it is a dict, not something else in the place of one that
+// died: what holds it is a dict or class of an unchanged version, so that it did not die; or a field for dicts alone;
+// or else its class is a word, too.
 class Run {
  public:
   explicit Run(std::vector<Read> found, Run* before) : parent(before), reads(std::move(found)) { compile(); }

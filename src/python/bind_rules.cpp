@@ -77,9 +77,10 @@ nb::object apply_rule(const std::string& name, nb::tuple args, nb::dict kwargs) 
 
 void bind_rules(nb::module_& module) {
   module.def("_rule_names", &record::rule_names, "The operators that have a shape rule.");
-  module.def("_apply_rule", &apply_rule, nb::arg("operator"), nb::arg("args"), nb::arg("kwargs"),
-             "For tests. Applies the shape rule of an operator (\"aten::add.Tensor\") to trace tensors that look like the "
-             "given ones. Returns those trace tensors and the results; None if no rule covers the call.");
+  module.def(
+      "_apply_rule", &apply_rule, nb::arg("operator"), nb::arg("args"), nb::arg("kwargs"),
+      "For tests. Applies the shape rule of an operator (\"aten::add.Tensor\") to trace tensors that look like the "
+      "given ones. Returns those trace tensors and the results; None if no rule covers the call.");
 }
 
 }  // namespace magneto::python

@@ -6,14 +6,15 @@ namespace {
 
 bool covered(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
   for (const at::Tensor* tensor : {&query, &key, &value}) {
-    if (tensor->dim() != 4 || tensor->scalar_type() != query.scalar_type() || tensor->device() != query.device()) return false;
+    if (tensor->dim() != 4 || tensor->scalar_type() != query.scalar_type() || tensor->device() != query.device())
+      return false;
   }
   return is(query.scalar_type(), kFloating) && product(query.sym_sizes()) != 0 && product(key.sym_sizes()) != 0;
 }
 
 // [batch, heads, length, ...] over memory of [batch, length, heads, ...]
 at::Tensor make_by_length(SymIntArrayRef sizes, ScalarType type, Device device) {
-  Sizes in_memory(sizes.begin(), sizes.end());
+  Sizes in_memory(sizes);
   std::swap(in_memory[1], in_memory[2]);
   Sizes strides = contiguous_strides(in_memory);
   std::swap(strides[1], strides[2]);
@@ -27,8 +28,7 @@ bool flash_cpu(Args args, Stack& results) {
   const at::Tensor &query = args[0].toTensor(), &key = args[1].toTensor(), &value = args[2].toTensor();
   if (!covered(query, key, value) || !query.is_cpu() || query.sym_size(3) != value.sym_size(3)) return false;
   auto sizes = query.sym_sizes();
-  return give(results, make_like(query),
-              make_by_length(sizes.slice(0, 3), wide(query.scalar_type()), query.device()));
+  return give(results, make_like(query), make_by_length(sizes.slice(0, 3), wide(query.scalar_type()), query.device()));
 }
 
 // (grad_out, query, key, value, out, logsumexp, ...)

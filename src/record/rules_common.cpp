@@ -85,21 +85,17 @@ Sizes elementwise_strides(SymIntArrayRef sizes, c10::ArrayRef<Layout> operands) 
 
 bool is(ScalarType type, Kinds kinds) {
   switch (type) {
-    case ScalarType::Bool:
-      return kinds & kBoolean;
+    case ScalarType::Bool: return kinds & kBoolean;
     case ScalarType::Byte:
     case ScalarType::Char:
     case ScalarType::Short:
     case ScalarType::Int:
-    case ScalarType::Long:
-      return kinds & kInteger;
+    case ScalarType::Long: return kinds & kInteger;
     case ScalarType::Half:
     case ScalarType::BFloat16:
     case ScalarType::Float:
-    case ScalarType::Double:
-      return kinds & kFloating;
-    default:
-      return false;
+    case ScalarType::Double: return kinds & kFloating;
+    default: return false;
   }
 }
 
@@ -168,14 +164,14 @@ Sizes contiguous_strides(SymIntArrayRef sizes) {
 }
 
 Sizes strides_in(MemoryFormat format, SymIntArrayRef sizes) {
-  auto copy = [](const std::vector<SymInt>& strides) { return Sizes(strides.begin(), strides.end()); };
+  auto copy = [](const std::vector<SymInt>& strides) { return Sizes(strides); };
   if (format == MemoryFormat::ChannelsLast) return copy(c10::get_channels_last_strides_2d<SymInt>(sizes));
   if (format == MemoryFormat::ChannelsLast3d) return copy(c10::get_channels_last_strides_3d<SymInt>(sizes));
   return contiguous_strides(sizes);
 }
 
 Sizes preserved_strides(SymIntArrayRef sizes, SymIntArrayRef strides) {
-  Sizes own(strides.begin(), strides.end());
+  Sizes own(strides);
   return is_dense(sizes, strides) ? own : packed(memory_order(sizes, own), sizes);
 }
 
@@ -265,7 +261,7 @@ at::Tensor Elementwise::result(ScalarType type, std::optional<ScalarType> conver
   c10::SmallVector<Layout, 3> layouts;
   for (const auto& [sizes, strides, own] : operands_) {
     bool converted = convert_to && device_->is_cpu() && own != ScalarType::Undefined && own != *convert_to;
-    layouts.push_back({sizes, converted ? preserved_strides(sizes, strides) : Sizes(strides.begin(), strides.end())});
+    layouts.push_back({sizes, converted ? preserved_strides(sizes, strides) : Sizes(strides)});
   }
   return make_trace(sizes_, elementwise_strides(sizes_, layouts), 0, type, *device_);
 }

@@ -1,7 +1,7 @@
 // What the shape rules share: arguments, layouts, the results of elementwise kernels, and one table per family.
 //
-// Sizes and strides are c10::SymInt throughout. Their operators compare plain numbers as numbers and let symbols decide,
-// so a rule reads as if nothing were symbolic. It asks as few questions as it can: each may become a guard.
+// Sizes and strides are c10::SymInt throughout. Their operators compare plain numbers as numbers and let symbols
+// decide, so a rule reads as if nothing were symbolic. It asks as few questions as it can: each may become a guard.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -58,8 +58,8 @@ inline bool is_plain(const at::Tensor& tensor) { return !tensor.is_conj() && !te
 
 Sizes sizes_of(const c10::IValue& value);  // int[], SymInt[]
 inline bool flag(const c10::IValue& value) { return !value.isNone() && value.toBool(); }
-std::optional<ScalarType> type_of(const c10::IValue& value);        // ScalarType?
-std::optional<MemoryFormat> format_of(const c10::IValue& value);    // MemoryFormat?
+std::optional<ScalarType> type_of(const c10::IValue& value);      // ScalarType?
+std::optional<MemoryFormat> format_of(const c10::IValue& value);  // MemoryFormat?
 // `dim` of a tensor of `rank` dimensions (one that has none counts as one), or nothing if it is out of range.
 std::optional<int64_t> wrap(int64_t dim, int64_t rank);
 
@@ -81,7 +81,10 @@ MemoryFormat suggested_format(SymIntArrayRef sizes, SymIntArrayRef strides);
 
 // --- Results ---
 
-at::Tensor make(SymIntArrayRef sizes, ScalarType type, Device device);  // contiguous
+at::Tensor make(SymIntArrayRef sizes, ScalarType type, Device device);      // contiguous
+inline at::Tensor make_for(const at::Tensor& like, SymIntArrayRef sizes) {  // contiguous, with its dtype and device
+  return make(sizes, like.scalar_type(), like.device());
+}
 at::Tensor make_in(MemoryFormat format, SymIntArrayRef sizes, ScalarType type, Device device);
 at::Tensor make_like(const at::Tensor& tensor, ScalarType type);  // at::empty_like
 inline at::Tensor make_like(const at::Tensor& tensor) { return make_like(tensor, tensor.scalar_type()); }

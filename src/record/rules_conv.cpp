@@ -56,8 +56,8 @@ struct Geometry {
 constexpr int64_t kHeight = 2;
 
 at::Tensor lifted(const at::Tensor& sequence, SymIntArrayRef given_strides) {
-  Sizes sizes(sequence.sym_sizes().begin(), sequence.sym_sizes().end());
-  Sizes strides(given_strides.begin(), given_strides.end());
+  Sizes sizes(sequence.sym_sizes());
+  Sizes strides(given_strides);
   strides.insert(strides.begin() + kHeight, sizes[kHeight] * strides[kHeight]);
   sizes.insert(sizes.begin() + kHeight, 1);
   return make_trace_view(sequence, sizes, strides, sequence.sym_storage_offset());
@@ -92,7 +92,7 @@ struct Problem {
   }
 
   at::Tensor result(SymIntArrayRef sizes, MemoryFormat format) const {
-    Sizes shape(sizes.begin(), sizes.end()), strides = strides_in(format, sizes);
+    Sizes shape(sizes), strides = strides_in(format, sizes);
     if (sequence) {
       shape.erase(shape.begin() + kHeight);
       strides.erase(strides.begin() + kHeight);
@@ -112,7 +112,8 @@ bool convolution(Args args, Stack& results) {
   Problem problem(input, weight, args.slice(3));
   if (!problem.valid) return false;
   const Geometry& geometry = problem.geometry;
-  if (input.sym_size(1) != (geometry.transposed ? weight.sym_size(0) : weight.sym_size(1) * geometry.groups)) return false;
+  if (input.sym_size(1) != (geometry.transposed ? weight.sym_size(0) : weight.sym_size(1) * geometry.groups))
+    return false;
   Sizes sizes = geometry.output_sizes(problem.input, problem.weight);
   for (const SymInt& size : sizes) {
     if (size <= 0) return false;

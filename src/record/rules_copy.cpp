@@ -10,6 +10,7 @@ struct Options {
       : covered((args[first + 1].isNone() || args[first + 1].toLayout() == c10::kStrided) && !flag(args[first + 3])),
         type(type_of(args[first]).value_or(default_type)),
         device(args[first + 2].isNone() ? default_device : args[first + 2].toDevice()) {
+    if (device.is_cpu()) device = c10::kCPU;  // without an index
     // "cuda" is the current one, which only the kernel should ask for.
     covered = covered && (device.is_cpu() || device.has_index()) && !device.is_meta();
   }
@@ -19,37 +20,30 @@ struct Options {
   Device device;
 };
 
-at::Tensor make_in_format(const at::Tensor& like, const c10::IValue& format, const Options& options) {
-  MemoryFormat asked = format_of(format).value_or(MemoryFormat::Preserve);
-  auto sizes = like.sym_sizes();
+// A tensor of the shape of `self` in the format that was asked for; as `self` is, if none was.
+bool give_in_format(const at::Tensor& self, const c10::IValue& asked, ScalarType type, Device device, Stack& results) {
+  MemoryFormat format = format_of(asked).value_or(MemoryFormat::Preserve);
+  if (format == MemoryFormat::ChannelsLast && self.dim() != 4) return false;
+  if (format == MemoryFormat::ChannelsLast3d && self.dim() != 5) return false;
+  auto sizes = self.sym_sizes();
   auto strides =
-      asked == MemoryFormat::Preserve ? preserved_strides(sizes, like.sym_strides()) : strides_in(asked, sizes);
-  return make_trace(sizes, strides, 0, options.type, options.device);
+      format == MemoryFormat::Preserve ? preserved_strides(sizes, self.sym_strides()) : strides_in(format, sizes);
+  return give(results, make_trace(sizes, strides, 0, type, device));
 }
 
-bool format_fits(const at::Tensor& self, const c10::IValue& format) {
-  auto asked = format_of(format);
-  return !asked || (*asked != MemoryFormat::ChannelsLast && *asked != MemoryFormat::ChannelsLast3d) ||
-         self.dim() == (*asked == MemoryFormat::ChannelsLast ? 4 : 5);
-}
-
-// (self, dtype, layout, device, pin_memory, ..., memory_format) with `options` the position of the dtype. `kinds`: dtypes
-// that the kernel can fill.
+// (self, dtype, layout, device, pin_memory, ..., memory_format) with `options` the position of the dtype. `kinds`:
+// dtypes that the kernel can fill.
 template <size_t options, size_t format, Kinds kinds = kAny>
 bool like(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
   Options asked(args, options, self.scalar_type(), self.device());
-  if (!asked.covered || !is_plain(self) || !is(asked.type, kinds) || !format_fits(self, args[format])) return false;
-  return give(results, make_in_format(self, args[format], asked));
+  if (!asked.covered || !is_plain(self) || !is(asked.type, kinds)) return false;
+  return give_in_format(self, args[format], asked.type, asked.device, results);
 }
 
 bool clone(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
-  if (!is_plain(self) || !format_fits(self, args[1])) return false;
-  MemoryFormat format = format_of(args[1]).value_or(MemoryFormat::Preserve);
-  return give(results, format == MemoryFormat::Preserve
-                           ? make_like(self)
-                           : make_in(format, self.sym_sizes(), self.scalar_type(), self.device()));
+  return is_plain(self) && give_in_format(self, args[1], self.scalar_type(), self.device(), results);
 }
 
 std::optional<Sizes> valid_sizes(const c10::IValue& value) {
@@ -143,7 +137,8 @@ std::optional<std::pair<ScalarType, Device>> common_of(const std::vector<at::Ten
   if (tensors.empty()) return std::nullopt;
   at::native::ResultTypeState types;
   for (const at::Tensor& tensor : tensors) {
-    if (!is_plain(tensor) || !is(tensor.scalar_type(), kAny) || tensor.device() != tensors[0].device()) return std::nullopt;
+    if (!is_plain(tensor) || !is(tensor.scalar_type(), kAny) || tensor.device() != tensors[0].device())
+      return std::nullopt;
     types = at::native::update_result_type_state(tensor, types);
   }
   return std::pair(at::native::result_type(types), tensors[0].device());
@@ -167,7 +162,7 @@ bool cat(Args args, Stack& results) {
     if (!dim) {
       dim = wrap(args[1].toInt(), tensor.dim());
       if (!dim || tensor.dim() == 0) return false;
-      sizes.assign(tensor.sym_sizes().begin(), tensor.sym_sizes().end());
+      sizes = Sizes(tensor.sym_sizes());
       sizes[*dim] = 0;
     }
     if (tensor.dim() != static_cast<int64_t>(sizes.size())) return false;
@@ -189,7 +184,7 @@ bool stack(Args args, Stack& results) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.sym_sizes() != sizes) return false;
   }
-  Sizes all(sizes.begin(), sizes.end());
+  Sizes all(sizes);
   all.insert(all.begin() + *dim, static_cast<int64_t>(tensors.size()));
   return give(results, make(all, common->first, common->second));
 }
@@ -208,7 +203,7 @@ bool repeat(Args args, Stack& results) {
 
 bool constant_pad(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
-  Sizes pad = sizes_of(args[1]), sizes(self.sym_sizes().begin(), self.sym_sizes().end());
+  Sizes pad = sizes_of(args[1]), sizes(self.sym_sizes());
   if (pad.size() % 2 || pad.size() / 2 > sizes.size() || !is_plain(self) || !is(self.scalar_type(), kAny)) return false;
   bool grows = false;
   for (size_t i = 0; i < pad.size(); ++i) {

@@ -10,10 +10,6 @@ bool is_index(const at::Tensor& tensor) {
   return tensor.scalar_type() == ScalarType::Long || tensor.scalar_type() == ScalarType::Int;
 }
 
-at::Tensor make_for(const at::Tensor& like, SymIntArrayRef sizes) {
-  return make(sizes, like.scalar_type(), like.device());
-}
-
 // The indices of an advanced index, broadcast against each other.
 struct Indices {
   // False: masks, whose shape depends on their contents, and what the kernel would refuse.
@@ -32,7 +28,7 @@ struct Indices {
       joined.add(index);
     }
     if (taken.empty() || !joined.broadcast()) return false;
-    sizes.assign(joined.sizes().begin(), joined.sizes().end());
+    sizes = Sizes(joined.sizes());
     return true;
   }
 
@@ -53,8 +49,8 @@ Sizes insert(Sizes values, size_t before, SymIntArrayRef middle) {
   return values;
 }
 
-// The kernel walks over the result with the memory of `self`, which stands still along the indices, and then with that of
-// the indices, which stand still elsewhere.
+// The kernel walks over the result with the memory of `self`, which stands still along the indices, and then with that
+// of the indices, which stand still elsewhere.
 bool index(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
   Indices indices;
@@ -71,12 +67,13 @@ bool index(Args args, Stack& results) {
   std::vector<Layout> operands = {{sizes, insert(strides, before, Sizes(rank, 0))}};
   std::vector<Sizes> walks;
   for (const at::Tensor& index : indices.tensors) {
-    walks.push_back(walk(indices.sizes, {index.sym_sizes(), Sizes(index.sym_strides().begin(), index.sym_strides().end())}));
+    walks.push_back(walk(indices.sizes, {index.sym_sizes(), Sizes(index.sym_strides())}));
   }
   bool alike = std::all_of(walks.begin(), walks.end(), [&](auto& each) { return each == walks[0]; });
   for (Sizes& each : walks) {
     if (self.is_cuda() && !alike) each = contiguous_strides(indices.sizes);
-    auto reshaped = at::detail::computeStride(SymIntArrayRef(indices.sizes), SymIntArrayRef(each), SymIntArrayRef(index_sizes));
+    auto reshaped =
+        at::detail::computeStride(SymIntArrayRef(indices.sizes), SymIntArrayRef(each), SymIntArrayRef(index_sizes));
     if (!reshaped) return false;
     operands.push_back({index_sizes, Sizes(reshaped->begin(), reshaped->end())});
   }
@@ -87,7 +84,8 @@ bool index(Args args, Stack& results) {
 bool index_put(Args args, Stack& results) {
   const at::Tensor &self = args[0].toTensor(), &values = args[2].toTensor();
   Indices indices;
-  if (!is_plain(self) || self.scalar_type() != values.scalar_type() || !indices.read(self, args[1].toListRef())) return false;
+  if (!is_plain(self) || self.scalar_type() != values.scalar_type() || !indices.read(self, args[1].toListRef()))
+    return false;
   return give(results, make_like(self));
 }
 
@@ -95,7 +93,7 @@ bool index_select(Args args, Stack& results) {
   const at::Tensor &self = args[0].toTensor(), &index = args[2].toTensor();
   auto dim = wrap(args[1].toInt(), self.dim());
   if (!dim || self.dim() == 0 || index.dim() > 1 || !is_index(index) || !is(self.scalar_type(), kAny)) return false;
-  Sizes sizes(self.sym_sizes().begin(), self.sym_sizes().end());
+  Sizes sizes(self.sym_sizes());
   sizes[*dim] = index.dim() ? index.sym_size(0) : SymInt(1);
   return give(results, make_for(self, sizes));
 }
@@ -131,7 +129,7 @@ bool scatter(Args args, Stack& results) {
 bool embedding(Args args, Stack& results) {
   const at::Tensor &weight = args[0].toTensor(), &indices = args[1].toTensor();
   if (weight.dim() != 2 || !is_index(indices) || !is(weight.scalar_type(), kFloating)) return false;
-  Sizes sizes(indices.sym_sizes().begin(), indices.sym_sizes().end());
+  Sizes sizes(indices.sym_sizes());
   sizes.push_back(weight.sym_size(1));
   return give(results, make_for(weight, sizes));
 }
@@ -154,7 +152,7 @@ bool topk(Args args, Stack& results) {
   auto dim = wrap(args[2].toInt(), self.dim());
   SymInt k = args[1].toSymInt();
   if (!dim || self.dim() == 0 || !is(self.scalar_type(), kNumber) || k < 0 || k > self.sym_size(*dim)) return false;
-  Sizes sizes(self.sym_sizes().begin(), self.sym_sizes().end());
+  Sizes sizes(self.sym_sizes());
   sizes[*dim] = k;
   return give(results, make_for(self, sizes), make(sizes, ScalarType::Long, self.device()));
 }

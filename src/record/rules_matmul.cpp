@@ -52,8 +52,8 @@ bool dot(Args args, Stack& results) {
   return give(results, make({}, a.scalar_type(), a.device()));
 }
 
-// (a, b, offs, bias, out_dtype): groups of rows of one matrix times one matrix each, or groups of inner columns. Rows of
-// the result begin at multiples of 16 bytes.
+// (a, b, offs, bias, out_dtype): groups of rows of one matrix times one matrix each, or groups of inner columns. Rows
+// of the result begin at multiples of 16 bytes.
 bool grouped_mm(Args args, Stack& results) {
   const at::Tensor &a = args[0].toTensor(), &b = args[1].toTensor();
   bool plain = given(args[2]) && !given(args[3]) && (args[4].isNone() || args[4].toScalarType() == a.scalar_type());
@@ -68,8 +68,12 @@ bool grouped_mm(Args args, Stack& results) {
 }
 
 constexpr Row kRules[] = {
-    {"aten::mm", mm},           {"aten::bmm", bmm}, {"aten::addmm", addmm},
-    {"aten::baddbmm", baddbmm}, {"aten::mv", mv},   {"aten::dot", dot},
+    {"aten::mm", mm},
+    {"aten::bmm", bmm},
+    {"aten::addmm", addmm},
+    {"aten::baddbmm", baddbmm},
+    {"aten::mv", mv},
+    {"aten::dot", dot},
     {"aten::_grouped_mm", grouped_mm},
 };
 

@@ -12,14 +12,11 @@ ScalarType statistics_type(const at::Tensor& input, const c10::IValue& parameter
   return given(parameter) ? parameter.toTensor().scalar_type() : type;
 }
 
-at::Tensor make_for(const at::Tensor& like, SymIntArrayRef sizes) {
-  return make(sizes, like.scalar_type(), like.device());
-}
-
 // On CUDA these kernels have other ways with unusual layouts and half precision.
 bool batch_covered(const at::Tensor& input) {
   if (!is(input.scalar_type(), kFloating)) return false;
-  return input.is_cpu() || (input.scalar_type() == ScalarType::Float && is_contiguous(input.sym_sizes(), input.sym_strides()));
+  return input.is_cpu() ||
+         (input.scalar_type() == ScalarType::Float && is_contiguous(input.sym_sizes(), input.sym_strides()));
 }
 
 // A gradient that was asked for, or an undefined tensor.
@@ -40,7 +37,7 @@ bool layer_norm(Args args, Stack& results) {
   Sizes normalized = sizes_of(args[1]);
   if (!is(input.scalar_type(), kFloating) || !ends_with(input, normalized)) return false;
   ScalarType type = statistics_type(input, args[2]);
-  Sizes per_row(input.sym_sizes().begin(), input.sym_sizes().end());
+  Sizes per_row(input.sym_sizes());
   std::fill(per_row.end() - normalized.size(), per_row.end(), 1);
   return give(results, make_for(input, input.sym_sizes()), make(per_row, type, input.device()),
               make(per_row, type, input.device()));
@@ -71,9 +68,7 @@ bool batch_norm_backward(Args args, Stack& results) {
   auto wanted = args[9].toBoolList();
   if (!batch_covered(input) || input.dim() < 2) return false;
   ScalarType type = statistics_type(input, args[2]);
-  auto per_channel = [&](bool asked) {
-    return asked ? make(input.sym_size(1), type, input.device()) : at::Tensor();
-  };
+  auto per_channel = [&](bool asked) { return asked ? make(input.sym_size(1), type, input.device()) : at::Tensor(); };
   at::Tensor whole = make_in(suggested_format(input), input.sym_sizes(), input.scalar_type(), input.device());
   return give(results, wanted[0] ? whole : at::Tensor(), per_channel(wanted[1]), per_channel(wanted[2]));
 }
@@ -105,12 +100,9 @@ bool dropout(Args args, Stack& results) {
 }
 
 constexpr Row kRules[] = {
-    {"aten::native_layer_norm", layer_norm},
-    {"aten::native_layer_norm_backward", layer_norm_backward},
-    {"aten::native_batch_norm", batch_norm},
-    {"aten::native_batch_norm_backward", batch_norm_backward},
-    {"aten::native_group_norm", group_norm},
-    {"aten::native_group_norm_backward", group_norm_backward},
+    {"aten::native_layer_norm", layer_norm}, {"aten::native_layer_norm_backward", layer_norm_backward},
+    {"aten::native_batch_norm", batch_norm}, {"aten::native_batch_norm_backward", batch_norm_backward},
+    {"aten::native_group_norm", group_norm}, {"aten::native_group_norm_backward", group_norm_backward},
     {"aten::native_dropout", dropout},
 };
 

@@ -35,7 +35,8 @@ bool pointwise(Args args, Stack& results) {
   return give(results, work.result(kernel.gives == Gives::Bool ? ScalarType::Bool : common, common));
 }
 
-constexpr Kernel kUnary{1, kNumber}, kAnyUnary{1, kAny}, kFloatUnary{1, kFloating}, kBitwiseUnary{1, kBoolean | kInteger};
+constexpr Kernel kUnary{1, kNumber}, kAnyUnary{1, kAny}, kFloatUnary{1, kFloating},
+    kBitwiseUnary{1, kBoolean | kInteger};
 constexpr Kernel kToFloat{1, kAny, Gives::Float}, kToBool{1, kAny, Gives::Bool};
 constexpr Kernel kBinary{2, kNumber}, kAnyBinary{2, kAny}, kFloatBinary{2, kFloating}, kBitwise{2, kBoolean | kInteger};
 constexpr Kernel kDivide{2, kAny, Gives::Float}, kCompare{2, kAny, Gives::Bool};
@@ -80,8 +81,9 @@ bool where(Args args, Stack& results) {
 bool masked_fill(Args args, Stack& results) {
   const at::Tensor &self = args[0].toTensor(), &mask = args[1].toTensor();
   if (mask.scalar_type() != ScalarType::Bool || self.device() != mask.device()) return false;
-  bool fits = args[2].isTensor() ? args[2].toTensor().dim() == 0 && args[2].toTensor().scalar_type() == self.scalar_type()
-                                 : args[2].isInt() || args[2].isDouble();
+  bool fits = args[2].isTensor()
+                  ? args[2].toTensor().dim() == 0 && args[2].toTensor().scalar_type() == self.scalar_type()
+                  : args[2].isInt() || args[2].isDouble();
   Elementwise work;
   work.add(self);
   work.add(mask, /*typed=*/false);

@@ -12,7 +12,8 @@ std::optional<Sizes> pair_of(const c10::IValue& value) {
 }
 
 bool is_image(const at::Tensor& input) {
-  return is(input.scalar_type(), kFloating) && (input.dim() == 3 || input.dim() == 4) && product(input.sym_sizes()) != 0;
+  return is(input.scalar_type(), kFloating) && (input.dim() == 3 || input.dim() == 4) &&
+         product(input.sym_sizes()) != 0;
 }
 
 // `sizes` in the layout that `input` looks like.
@@ -26,7 +27,7 @@ std::optional<Sizes> pooled(const at::Tensor& input, const c10::IValue& kernel, 
   auto window = pair_of(kernel), pad = pair_of(padding);
   auto step = sizes_of(stride).empty() ? window : pair_of(stride);
   if (!is_image(input) || !window || !pad || !step) return std::nullopt;
-  Sizes sizes(input.sym_sizes().begin(), input.sym_sizes().end());
+  Sizes sizes(input.sym_sizes());
   for (size_t i = 0; i < 2; ++i) {
     SymInt& size = sizes[sizes.size() - 2 + i];
     const SymInt by = (*step)[i], edge = (*pad)[i], from = size;
@@ -62,7 +63,7 @@ bool adaptive_avg_pool(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
   auto asked = pair_of(args[1]);
   if (!asked || !is_image(self) || (*asked)[0] <= 0 || (*asked)[1] <= 0) return false;
-  Sizes sizes(self.sym_sizes().begin(), self.sym_sizes().end());
+  Sizes sizes(self.sym_sizes());
   std::copy(asked->begin(), asked->end(), sizes.end() - 2);
   return give(results, make_as(self, sizes, self.scalar_type()));
 }

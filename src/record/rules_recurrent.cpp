@@ -8,27 +8,24 @@
 namespace magneto::record::rules {
 namespace {
 
-at::Tensor make_for(const at::Tensor& like, SymIntArrayRef sizes) {
-  return make(sizes, like.scalar_type(), like.device());
-}
-
 // What the library keeps for a backward, if it expects one, is its secret: ask it, with zeros of the same shapes.
 at::Tensor workspace(Args args) {
-  c10::impl::ExcludeDispatchKeyGuard real(c10::DispatchKeySet(kTraceKey) | c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  c10::impl::ExcludeDispatchKeyGuard real(c10::DispatchKeySet(kTraceKey) |
+                                          c10::autograd_dispatch_keyset_with_ADInplaceOrView);
   auto zeros = [&](size_t i) {
     const at::Tensor& tensor = args[i].toTensor();
     return at::zeros(tensor.sizes(), tensor.scalar_type());
   };
-  auto results = at::mkldnn_rnn_layer(zeros(0), zeros(1), zeros(2), zeros(3), zeros(4), zeros(5), zeros(6),
-                                      args[7].toBool(), args[8].toIntVector(), args[9].toInt(), args[10].toInt(),
-                                      args[11].toInt(), args[12].toBool(), args[13].toBool(), args[14].toBool(),
-                                      args[15].toBool());
+  auto results =
+      at::mkldnn_rnn_layer(zeros(0), zeros(1), zeros(2), zeros(3), zeros(4), zeros(5), zeros(6), args[7].toBool(),
+                           args[8].toIntVector(), args[9].toInt(), args[10].toInt(), args[11].toInt(),
+                           args[12].toBool(), args[13].toBool(), args[14].toBool(), args[15].toBool());
   const at::Tensor& kept = std::get<3>(results);
   return kept.defined() ? make_for(kept, kept.sym_sizes()) : at::Tensor();
 }
 
-// (input, weights and biases (4), hx, cx, reverse, batch_sizes, mode, hidden_size, num_layers, has_biases, bidirectional,
-// batch_first, train)
+// (input, weights and biases (4), hx, cx, reverse, batch_sizes, mode, hidden_size, num_layers, has_biases,
+// bidirectional, batch_first, train)
 bool mkldnn_layer(Args args, Stack& results) {
   const at::Tensor &input = args[0].toTensor(), &state = args[5].toTensor(), &cell = args[6].toTensor();
   if (input.dim() != 3 || state.dim() != 2 || input.scalar_type() != ScalarType::Float) return false;

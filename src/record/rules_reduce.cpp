@@ -12,7 +12,8 @@ ScalarType result_type(Gives gives, ScalarType type) {
   return gives == Gives::Sum && !is(type, kFloating) ? ScalarType::Long : type;
 }
 
-// The sizes of `self` with `dims` (none: all) gone, or left as 1. Nothing if a dimension is out of range or named twice.
+// The sizes of `self` with `dims` (none: all) gone, or left as 1. Nothing if a dimension is out of range or named
+// twice.
 std::optional<Sizes> reduced(const at::Tensor& self, c10::ArrayRef<int64_t> dims, bool keep) {
   auto from = self.sym_sizes();
   c10::SmallVector<bool, 5> gone(std::max<size_t>(from.size(), 1), dims.empty());
@@ -39,9 +40,9 @@ std::vector<int64_t> dims_of(const c10::IValue& value) {
 struct Reduction {
   Kinds takes;
   Gives gives = Gives::Same;
-  int dims = -1;     // position of the dimensions, if they can be given
-  int keep = -1;     // of keepdim
-  int type = -1;     // of the dtype
+  int dims = -1;                // position of the dimensions, if they can be given
+  int keep = -1;                // of keepdim
+  int type = -1;                // of the dtype
   bool needs_elements = false;  // refuses to reduce over nothing
   int results = 1;
 };
@@ -70,8 +71,8 @@ bool extreme(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
   if (!is_plain(self) || !is(self.scalar_type(), kAny) || product(self.sym_sizes()) == 0) return false;
   auto sizes = reduced(self, {args[1].toInt()}, args[2].toBool());
-  return sizes && give(results, make(*sizes, self.scalar_type(), self.device()),
-                       make(*sizes, ScalarType::Long, self.device()));
+  return sizes &&
+         give(results, make(*sizes, self.scalar_type(), self.device()), make(*sizes, ScalarType::Long, self.device()));
 }
 
 // (self, ord, dim, keepdim, dtype)

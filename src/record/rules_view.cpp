@@ -10,9 +10,7 @@ namespace {
 // The geometry of a view in the making.
 struct Shape {
   explicit Shape(const at::Tensor& tensor)
-      : sizes(tensor.sym_sizes().begin(), tensor.sym_sizes().end()),
-        strides(tensor.sym_strides().begin(), tensor.sym_strides().end()),
-        offset(tensor.sym_storage_offset()) {}
+      : sizes(tensor.sym_sizes()), strides(tensor.sym_strides()), offset(tensor.sym_storage_offset()) {}
 
   at::Tensor over(const at::Tensor& base) const { return make_trace_view(base, sizes, strides, offset); }
   int64_t rank() const { return static_cast<int64_t>(sizes.size()); }

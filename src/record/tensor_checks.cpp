@@ -60,7 +60,7 @@ struct Fields : c10::TensorImpl {
 bool requires_grad(const c10::TensorImpl& impl) {
   const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(impl.autograd_meta());
   if (!meta) return false;
-  return meta->requires_grad_ || (meta->is_view_ ? meta->requires_grad() : meta->grad_fn_);
+  return meta->requires_grad_ || (meta->is_view_ ? meta->requires_grad() : meta->grad_fn_ != nullptr);
 }
 
 class Checks final : public runtime::TensorChecks {

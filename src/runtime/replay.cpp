@@ -195,8 +195,10 @@ Operand Replay::operand(ValueId value, size_t index) const {
 void Replay::flatten(const graph::Op& op, size_t index) {
   size_t first_arg = args_.size();
   for (const IValue& value : op.args) {
+    const auto& type = op.handle.schema().arguments()[args_.size() - first_arg].type();
+    bool undefined = value.isNone() && type->kind() == c10::TypeKind::TensorType;
     args_.push_back({ArgSource::Constant, static_cast<uint32_t>(constants_.size()), 0});
-    constants_.push_back(value);
+    constants_.push_back(undefined ? IValue(at::Tensor()) : value);
   }
   for (const graph::SizeRef& size : op.sizes) {
     ArgSource& arg = args_[first_arg + size.position];

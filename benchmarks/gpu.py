@@ -4,7 +4,8 @@ Method: one process and wall-clock time. For each model and contender: eager cal
 then the contender's first calls are timed one by one, each waited for. A call is steady if it takes at most a quarter
 more than the median of the later ones, and `ready` is the time of all calls up to the last one that is not. Steady
 milliseconds are minima of batches that take turns with eager ones, calls queued without waiting, so that the GPU idles
-only if the contender lets it. torch.compile starts with empty caches.
+only if the contender lets it. No contender looks for packed sequences, which would wait for the GPU. torch.compile
+starts with empty caches.
 
 An inference call takes a batch and gives the model's result. A training step takes a batch, gives the loss, and leaves
 gradients in the parameters' `grad`; the optimiser is not part of it. Magneto's graphs come from `magneto.record`, whose
@@ -29,7 +30,7 @@ from typing import Any
 import magneto
 import torch
 from _common import finish, goal, machine, table, versions
-from _cuda_models import MODELS
+from _gpu_models import MODELS
 from torch import Tensor, nn
 
 Step = Callable[[Tensor], Any]
@@ -214,7 +215,7 @@ def kept_rows(path: str | None, cases: list[str]) -> list[dict[str, Any]]:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run bench cuda", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="./run bench gpu", description=__doc__.split("\n")[0])
     parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
     parser.add_argument("--keep", action="store_true", help="keep the cases in FILE that are not measured now")
     parser.add_argument("--models", default=",".join(MODELS), help="names with commas between them; default: all")
@@ -251,13 +252,13 @@ def main(arguments: list[str]) -> int:
         rows.append({**row, "gpu": facts["gpu"]})
         print(json.dumps(row), flush=True)
         if options.json:  # a run that is cut short keeps what it has
-            finish("cuda", arguments, options.json, rows, goals(rows))
+            finish("gpu", arguments, options.json, rows, goals(rows))
     columns = {key: title for key, title in COLUMNS.items() if any(key in row for row in rows)}
     print(table(list(columns.values()), [[row.get(key) for key in columns] for row in rows]))
     print(
         "\nminima of wall-clock time; tc = torch.compile, r-o = reduce-overhead; ready: time until the steady state\n"
     )
-    finish("cuda", arguments, options.json, rows, goals(rows))
+    finish("gpu", arguments, options.json, rows, goals(rows))
     return 0
 
 

@@ -15,6 +15,13 @@ def tokens(vocabulary: int, batch: int = BATCH, length: int = SEQUENCE) -> Tenso
     return torch.randint(vocabulary, (batch, length), device="cuda")
 
 
+def without_packed_sequences() -> None:
+    """Keeps `transformers` from asking the GPU, at each call, whether position ids start anew within a row."""
+    from transformers import masking_utils
+
+    masking_utils.find_packed_sequence_indices = lambda position_ids: None
+
+
 class Picked(nn.Module):
     """A model of `transformers` as a function of one tensor to one tensor."""
 
@@ -36,6 +43,7 @@ def bert_base() -> tuple[nn.Module, Tensor]:
 def gpt2() -> tuple[nn.Module, Tensor]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
+    without_packed_sequences()
     config = GPT2Config(use_cache=False)
     return Picked(GPT2LMHeadModel(config), "logits", use_cache=False), tokens(config.vocab_size)
 
@@ -49,6 +57,7 @@ def vit_base() -> tuple[nn.Module, Tensor]:
 def llama() -> tuple[nn.Module, Tensor]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    without_packed_sequences()
     config = LlamaConfig(
         hidden_size=1024,
         num_hidden_layers=12,
