@@ -399,7 +399,7 @@ def test_fx_of_compiled_functions_gives_the_same_results():
     assert Graph.from_fx(exported, [x]).hash == graph.hash
 
 
-@pytest.mark.parametrize("how", [{"live": True}, {}, {"dynamic": True}, {"joint": True}])
+@pytest.mark.parametrize("how", [{"live": True}, {}, {"joint": True}])
 def test_recorded_graphs_survive_the_ways_through_text_and_fx(how):
     module = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).train("joint" in how)
     x = torch.randn(2, 5, 16)
@@ -410,10 +410,7 @@ def test_recorded_graphs_survive_the_ways_through_text_and_fx(how):
     assert again.text == graph.text and again.hash == graph.hash
     exported = graph.to_fx()
     assert Graph.from_fx(exported).hash == graph.hash
-    if "joint" in how:
-        return
-    for size in (5, 7) if "dynamic" in how else (5,):
-        x = torch.randn(2, size, 16)
+    if "joint" not in how:
         assert runs_alike(graph, exported, x) and torch.equal(again.run([x])[0], graph.run([x])[0])
 
 
