@@ -277,6 +277,19 @@ def test_a_graph_in_a_cycle_with_its_state_is_collected():
     assert gone() is None
 
 
+def test_symbolic_sizes_run_at_other_sizes():
+    graph = Graph.parse(golden("symbols.txt"))
+    for sizes in ((4, 8, 3), (6, 5, 3)):
+        x = torch.randn(sizes)
+        flat, half, scaled = graph.run([x])
+        assert torch.equal(flat, x.view(-1, 3).t()) and torch.equal(half, x[: sizes[0] // 2])
+        assert torch.equal(scaled, x * sizes[1])
+    with pytest.raises(ValueError, match=r"x\.size\(0\) % 2 == 0 does not hold: x\.size\(0\) is 5"):
+        graph.run([torch.randn(5, 8, 3)])
+    with pytest.raises(ValueError, match="other sizes"):
+        graph.run([torch.randn(4, 8, 4)])
+
+
 # ---- hashes
 
 
@@ -384,6 +397,21 @@ def test_fx_of_compiled_functions_gives_the_same_results():
     assert runs_alike(graph, exported, x)
     assert Graph.from_fx(exported).hash == graph.hash
     assert Graph.from_fx(exported, [x]).hash == graph.hash
+
+
+@pytest.mark.parametrize("how", [{"live": True}, {}, {"joint": True}])
+def test_recorded_graphs_survive_the_ways_through_text_and_fx(how):
+    module = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).train("joint" in how)
+    x = torch.randn(2, 5, 16)
+    graph = magneto.record(module, x, **how)
+    states = dict(graph.states)
+    assert {"norm1.weight", "linear2.bias"} <= set(states) and states["norm1.weight"] is module.norm1.weight
+    again = Graph.parse(graph.text, states=states)
+    assert again.text == graph.text and again.hash == graph.hash
+    exported = graph.to_fx()
+    assert Graph.from_fx(exported).hash == graph.hash
+    if "joint" not in how:
+        assert runs_alike(graph, exported, x) and torch.equal(again.run([x])[0], graph.run([x])[0])
 
 
 def test_a_graph_comes_from_a_module_that_another_tracer_made():

@@ -572,7 +572,7 @@ class Graph:
         """
         A runnable module of ATen operators that shares the state.
 
-        The operators are those below autograd, so run it under torch.no_grad(). Each node has `tensor_meta`, the values of the graph under `magneto`, and the source line as `stack_trace` in its meta.
+        The operators are those below autograd, so run it under torch.no_grad(); a kernel that asks for the grad mode, as the LSTM of the CPU does, sees that of the caller. Each node has `tensor_meta`, the values of the graph under `magneto`, and the source line as `stack_trace` in its meta.
         """
 
     @staticmethod

@@ -19,6 +19,7 @@ struct Node {
   std::vector<std::string> lines;
   std::string tip;
   const char* fill = "#ffffff";
+  bool is_argument = false;
   size_t rank = 0;
   double x = 0, y = 0, width = 0, height = 0;  // x, y: the centre
 };
@@ -56,7 +57,7 @@ Picture picture_of(const Graph& graph) {
     const Value& value = graph.values[id];
     std::string name = value.name.empty() ? "%" + std::to_string(id) : value.name;
     maker[id] = picture.nodes.size();
-    picture.nodes.push_back({{shortened(name), to_text(value)}, "argument " + name, kArgumentFill});
+    picture.nodes.push_back({{shortened(name), to_text(value)}, "argument " + name, kArgumentFill, true});
   }
   auto connect = [&](ValueId id) {
     if (maker[id] == kNoNode) return;
@@ -116,16 +117,19 @@ class Layout {
 
   // Edges lead from earlier nodes to later ones.
   void rank(const std::vector<Edge>& edges) {
-    std::vector<bool> has_source(nodes_.size(), false);
+    std::vector<bool> depends(nodes_.size(), false);  // on an argument
+    Links uses(nodes_.size());
     for (const Edge& edge : edges) {
       nodes_[edge.to].rank = std::max(nodes_[edge.to].rank, nodes_[edge.from].rank + 1);
-      has_source[edge.to] = true;
+      depends[edge.to] = depends[edge.to] || depends[edge.from] || nodes_[edge.from].is_argument;
+      uses[edge.from].push_back(edge.to);
     }
-    // What needs nothing stands just above its first use.
-    std::vector<size_t> first_use(nodes_.size(), SIZE_MAX);
-    for (const Edge& edge : edges) first_use[edge.from] = std::min(first_use[edge.from], nodes_[edge.to].rank);
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      if (!has_source[i] && first_use[i] != SIZE_MAX) nodes_[i].rank = first_use[i] - 1;
+    // Arguments, and what is made of state alone, stand just above their first use.
+    for (size_t i = nodes_.size(); i-- > 0;) {
+      if (depends[i] || uses[i].empty()) continue;
+      size_t first = SIZE_MAX;
+      for (size_t use : uses[i]) first = std::min(first, nodes_[use].rank);
+      nodes_[i].rank = first - 1;
     }
     for (size_t i = 0; i + 1 < nodes_.size(); ++i) {
       nodes_.back().rank = std::max(nodes_.back().rank, nodes_[i].rank + 1);

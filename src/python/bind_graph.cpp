@@ -509,7 +509,9 @@ void bind_graph(nb::module_& module) {
           "to_fx", [](nb::handle self) { return in_python("to_fx")(self); },
           nb::sig("def to_fx(self) -> torch.fx.GraphModule"),
           "A runnable module of ATen operators that shares the state.\n\n"
-          "The operators are those below autograd, so run it under torch.no_grad(). Each node has `tensor_meta`, the "
+          "The operators are those below autograd, so run it under torch.no_grad(); a kernel that asks for the grad "
+          "mode, "
+          "as the LSTM of the CPU does, sees that of the caller. Each node has `tensor_meta`, the "
           "values of the graph under `magneto`, and the source line as `stack_trace` in its meta.")
       .def_static(
           "from_fx", [](nb::handle module, nb::handle inputs) { return in_python("from_fx")(module, inputs); },
