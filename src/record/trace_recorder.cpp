@@ -55,7 +55,7 @@ TraceRecorder::Pair& TraceRecorder::pair_for(const at::Tensor& real, c10::SymInt
   auto [found, is_new] = pairs_.emplace(real.unsafeGetTensorImpl(), Pair{real, {}});
   Pair& pair = found->second;
   if (!is_new) return pair;
-  at::Tensor& memory = memories_[real.storage().unsafeGetStorageImpl()];
+  at::Tensor& memory = memories_[real.storage().unsafeGetStorageImpl()].trace;
   if (!memory.defined()) memory = trace_of(real);
   pair.trace = make_trace_view(memory, sizes, strides, real.storage_offset(), real.scalar_type());
   pair.trace._set_conj(real.is_conj());
@@ -83,6 +83,8 @@ at::Tensor TraceRecorder::stand_in(const at::Tensor& argument, const std::string
   }
   Pair& pair = pair_for(argument, sizes, strides_over(sizes, argument));
   pair.is_argument = pair.is_placed = true;
+  at::Tensor& first = memories_.at(argument.storage().unsafeGetStorageImpl()).argument;
+  if (!first.defined()) first = pair.trace;
   if (argument.requires_grad()) pair.trace.set_requires_grad(true);
   return pair.trace;
 }
@@ -177,13 +179,17 @@ bool TraceRecorder::take_symbolic(graph::Op& noted, uint32_t position, const c10
 
 // ---- operators
 
-// The program may reach an argument in another way, too.
+// The program may reach an argument, or its memory, in another way, too.
 void TraceRecorder::prepare(const SchemaInfo& info, Stack* stack) {
   for (size_t i = stack->size() - info.written.size(); i < stack->size(); ++i) {
     map_tensors((*stack)[i], [this](const at::Tensor& tensor) {
-      if (is_trace(tensor)) return tensor;
-      auto found = pairs_.find(tensor.unsafeGetTensorImpl());
-      return found != pairs_.end() && found->second.is_argument ? found->second.trace : tensor;
+      if (is_trace(tensor) || !tensor.has_storage()) return tensor;
+      auto memory = memories_.find(tensor.storage().unsafeGetStorageImpl());
+      if (memory == memories_.end() || !memory->second.argument.defined()) return tensor;
+      auto pair = pairs_.find(tensor.unsafeGetTensorImpl());
+      if (pair != pairs_.end() && pair->second.is_argument) return pair->second.trace;
+      share_memory(tensor, *find(memory->second.argument));
+      return tensor;
     });
   }
 }

@@ -33,6 +33,12 @@ class TraceRecorder final : public Recorder {
     bool is_placed = false;  // the recorder knows whose memory the trace tensor shares
   };
 
+  // Tensors that share a real storage share a trace storage.
+  struct Memory {
+    at::Tensor trace;
+    at::Tensor argument;  // the first one that lives there; may be undefined
+  };
+
   bool is_live() const override { return false; }
   void execute(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKey key,
                c10::DispatchKeySet keys, c10::Stack* stack) override;
@@ -51,9 +57,9 @@ class TraceRecorder final : public Recorder {
   std::vector<graph::ExprId> shape_of(const at::Tensor& tensor) const;
   c10::IValue take_number(graph::Op& noted, uint32_t position, int32_t item, const c10::IValue& number);
 
-  std::shared_ptr<graph::Symbols> symbols_;                     // null until something is dynamic
-  ska::flat_hash_map<c10::TensorImpl*, Pair> pairs_;            // by the real tensor
-  ska::flat_hash_map<c10::StorageImpl*, at::Tensor> memories_;  // of real tensors: the first trace tensor there
+  std::shared_ptr<graph::Symbols> symbols_;                 // null until something is dynamic
+  ska::flat_hash_map<c10::TensorImpl*, Pair> pairs_;        // by the real tensor
+  ska::flat_hash_map<c10::StorageImpl*, Memory> memories_;  // by the storage of real tensors
 };
 
 }  // namespace magneto::record
