@@ -51,6 +51,7 @@ class TraceRecorder final : public Recorder {
   bool looks_like(const at::Tensor& tensor, const graph::Value& value) const override;
   bool take_symbolic(graph::Op& noted, uint32_t position, const c10::IValue& value) override;
 
+  void recover_numbers(const graph::SchemaInfo& info, c10::Stack* stack);
   Pair& pair_for(const at::Tensor& real, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides);
   at::Tensor trace_for(const at::Tensor& real);
   c10::SymInt make_size(int64_t size, const std::string& argument, const DynamicSize& dynamic);
