@@ -13,6 +13,7 @@
 #include "record/infer.h"
 #include "record/recorder.h"
 #include "record/recorder_keys.h"
+#include "record/symbolic_matmul.h"
 
 namespace magneto::record {
 namespace {
@@ -53,6 +54,15 @@ void gate_leaf_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stac
     return recorder->call_as_leaf(op, graph::schema_info(op), kGateKey, keys, stack);
   }
   run_below(op, kGateKey, keys, stack);
+}
+
+void gate_matmul_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  at::Tensor left = torch::jit::peek(*stack, 0, 2).toTensor(), right = torch::jit::peek(*stack, 1, 2).toTensor();
+  if (!needs_symbolic_matmul(left, right)) {
+    return op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kGateKey), stack);
+  }
+  torch::jit::drop(*stack, 2);
+  stack->emplace_back(symbolic_matmul(std::move(left), std::move(right)));
 }
 
 // Composite operators that read the memory of their arguments without asking another operator.
@@ -103,6 +113,7 @@ std::string install_recorder() {
   held.push_back(dispatcher.registerFallback(kGateKey, c10::KernelFunction::makeFallthrough(), "magneto"));
   for (const char* name : kReadsMemory) register_gate<&gate_refuse_kernel>(dispatcher, name, held);
   for (const char* name : kWritesMemory) register_gate<&gate_leaf_kernel>(dispatcher, name, held);
+  register_gate<&gate_matmul_kernel>(dispatcher, "aten::matmul", held);
   return "";
 }
 

@@ -38,6 +38,12 @@ bool view(Args args, Stack& results) {
   return strides && give(results, make_trace_view(self, sizes, *strides, self.sym_storage_offset()));
 }
 
+// What aten::reshape calls when it has worked out the strides.
+bool reshape_alias(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  return give(results, make_trace_view(self, sizes_of(args[1]), sizes_of(args[2]), self.sym_storage_offset()));
+}
+
 bool transpose(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
   Shape shape(self);
@@ -266,6 +272,7 @@ constexpr Row kRules[] = {
     {"aten::lift_fresh", itself},
     {"aten::view", view},
     {"aten::_unsafe_view", view},
+    {"aten::_reshape_alias", reshape_alias},
     {"aten::transpose.int", transpose},
     {"aten::t", t},
     {"aten::permute", permute},

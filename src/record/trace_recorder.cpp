@@ -1,6 +1,8 @@
 // How real tensors and trace tensors take each other's place in a recording.
 #include "record/trace_recorder.h"
 
+#include <ATen/native/TypeProperties.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -10,6 +12,7 @@
 #include "record/tensor_items.h"
 #include "record/trace_tensor.h"
 #include "runtime/errors.h"
+#include "runtime/torch_python.h"
 
 namespace magneto::record {
 
@@ -55,7 +58,7 @@ TraceRecorder::Pair& TraceRecorder::pair_for(const at::Tensor& real, c10::SymInt
   auto [found, is_new] = pairs_.emplace(real.unsafeGetTensorImpl(), Pair{real, {}});
   Pair& pair = found->second;
   if (!is_new) return pair;
-  at::Tensor& memory = memories_[real.storage().unsafeGetStorageImpl()];
+  at::Tensor& memory = memories_[real.storage().unsafeGetStorageImpl()].trace;
   if (!memory.defined()) memory = trace_of(real);
   pair.trace = make_trace_view(memory, sizes, strides, real.storage_offset(), real.scalar_type());
   pair.trace._set_conj(real.is_conj());
@@ -83,6 +86,8 @@ at::Tensor TraceRecorder::stand_in(const at::Tensor& argument, const std::string
   }
   Pair& pair = pair_for(argument, sizes, strides_over(sizes, argument));
   pair.is_argument = pair.is_placed = true;
+  at::Tensor& first = memories_.at(argument.storage().unsafeGetStorageImpl()).argument;
+  if (!first.defined()) first = pair.trace;
   if (argument.requires_grad()) pair.trace.set_requires_grad(true);
   return pair.trace;
 }
@@ -175,15 +180,42 @@ bool TraceRecorder::take_symbolic(graph::Op& noted, uint32_t position, const c10
   return noted.args[position].isScalar() || Recorder::take_symbolic(noted, position, value);
 }
 
+// In `x * x.shape[0]` torch wraps the size up as a tensor and forgets what it was. The graph makes that tensor from the
+// size. It is no wrapped number there, so it gets the dtype to which the operator would convert it.
+void TraceRecorder::recover_numbers(const SchemaInfo& info, Stack* stack) {
+  static const auto scalar_tensor = c10::Dispatcher::singleton().findSchemaOrThrow("aten::scalar_tensor", "");
+  size_t base = stack->size() - info.written.size();
+  for (size_t i = base; i < stack->size(); ++i) {
+    const c10::IValue& value = (*stack)[i];
+    if (!value.isTensor() || is_trace(value.toTensor())) continue;
+    auto number = runtime::wrapped_number(value.toTensor());
+    if (!number) continue;
+    at::native::ResultTypeState types;
+    for (size_t k = base; k < stack->size(); ++k) {
+      each_tensor((*stack)[k],
+                  [&](const at::Tensor& tensor) { types = at::native::update_result_type_state(tensor, types); });
+    }
+    Stack made{*number, at::native::result_type(types), {}, c10::Device(c10::kCPU), {}};
+    call_as_leaf(scalar_tensor, graph::schema_info(scalar_tensor), kNoteKey, c10::DispatchKeySet(c10::DispatchKey::CPU),
+                 &made);
+    (*stack)[i] = std::move(made[0]);
+  }
+}
+
 // ---- operators
 
-// The program may reach an argument in another way, too.
+// The program may reach an argument, or its memory, in another way, too.
 void TraceRecorder::prepare(const SchemaInfo& info, Stack* stack) {
+  if (symbols_) recover_numbers(info, stack);
   for (size_t i = stack->size() - info.written.size(); i < stack->size(); ++i) {
     map_tensors((*stack)[i], [this](const at::Tensor& tensor) {
-      if (is_trace(tensor)) return tensor;
-      auto found = pairs_.find(tensor.unsafeGetTensorImpl());
-      return found != pairs_.end() && found->second.is_argument ? found->second.trace : tensor;
+      if (is_trace(tensor) || !tensor.has_storage()) return tensor;
+      auto memory = memories_.find(tensor.storage().unsafeGetStorageImpl());
+      if (memory == memories_.end() || !memory->second.argument.defined()) return tensor;
+      auto pair = pairs_.find(tensor.unsafeGetTensorImpl());
+      if (pair != pairs_.end() && pair->second.is_argument) return pair->second.trace;
+      share_memory(tensor, *find(memory->second.argument));
+      return tensor;
     });
   }
 }

@@ -33,6 +33,12 @@ class TraceRecorder final : public Recorder {
     bool is_placed = false;  // the recorder knows whose memory the trace tensor shares
   };
 
+  // Tensors that share a real storage share a trace storage.
+  struct Memory {
+    at::Tensor trace;
+    at::Tensor argument;  // the first one that lives there; may be undefined
+  };
+
   bool is_live() const override { return false; }
   void execute(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKey key,
                c10::DispatchKeySet keys, c10::Stack* stack) override;
@@ -45,15 +51,16 @@ class TraceRecorder final : public Recorder {
   bool looks_like(const at::Tensor& tensor, const graph::Value& value) const override;
   bool take_symbolic(graph::Op& noted, uint32_t position, const c10::IValue& value) override;
 
+  void recover_numbers(const graph::SchemaInfo& info, c10::Stack* stack);
   Pair& pair_for(const at::Tensor& real, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides);
   at::Tensor trace_for(const at::Tensor& real);
   c10::SymInt make_size(int64_t size, const std::string& argument, const DynamicSize& dynamic);
   std::vector<graph::ExprId> shape_of(const at::Tensor& tensor) const;
   c10::IValue take_number(graph::Op& noted, uint32_t position, int32_t item, const c10::IValue& number);
 
-  std::shared_ptr<graph::Symbols> symbols_;                     // null until something is dynamic
-  ska::flat_hash_map<c10::TensorImpl*, Pair> pairs_;            // by the real tensor
-  ska::flat_hash_map<c10::StorageImpl*, at::Tensor> memories_;  // of real tensors: the first trace tensor there
+  std::shared_ptr<graph::Symbols> symbols_;                 // null until something is dynamic
+  ska::flat_hash_map<c10::TensorImpl*, Pair> pairs_;        // by the real tensor
+  ska::flat_hash_map<c10::StorageImpl*, Memory> memories_;  // by the storage of real tensors
 };
 
 }  // namespace magneto::record
