@@ -652,7 +652,7 @@ class Recording:
 
     def stop(self) -> None: ...
 
-    def input(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+    def input(self, tensor: torch.Tensor, name: str, dynamic: Sequence[tuple[int, str, int, int | None]]) -> torch.Tensor:
         """Adds an argument; gives the tensor to call the program with."""
 
     def gradient(self, output: torch.Tensor, name: str) -> torch.Tensor:

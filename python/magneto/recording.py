@@ -30,9 +30,10 @@ def record(
 
     joint: also record the backward. The graph then takes, after the arguments, the gradients of those outputs that
         require one, and gives, after the outputs, the gradients of the arguments and of the state tensors that do.
-    dynamic: sizes that later calls may change. True: all of the arguments' sizes; or a list with, for each tensor among
-        the arguments, None or a dict from dimension to True, a name, or (name, min, max); or a dict by argument name.
-        A size of 0 or 1 is never dynamic.
+    dynamic: sizes that later calls may change. True: all of the arguments' sizes; otherwise a dict from the names of
+        tensors among the arguments ("x", "states[0]"), or a list in their order, to True, to dimensions, or to a dict
+        from dimension to True, the name of a symbol, or (name, least, greatest). Sizes of one name are equal. A size of
+        0 or 1 is never dynamic.
 
     What depends on the contents of tensors raises magneto.DataDependent, and whatever else a graph cannot express
     magneto.RecordError.
@@ -41,12 +42,15 @@ def record(
         raise TypeError(f"expected a function or a module to record, got {type(fn).__name__}")
     leaves, structure = pytree.tree_flatten((args, kwargs))
     names = _leaf_names(fn, args, kwargs)
+    sizes = _dynamic_sizes(dynamic, leaves, names)
+    if live and any(sizes):
+        raise ValueError("a live recording has the sizes of its arguments: dynamic= needs live=False")
     recording = _C.Recording(live, _StateNames(fn, (args, kwargs)))
     stand_ins: dict[int, torch.Tensor] = {}  # from the identity of an argument; one that comes twice is one input
     which: list[int | None] = []
-    for leaf, name in zip(leaves, names, strict=False):
+    for leaf, name, dynamic_sizes in zip(leaves, names, sizes, strict=True):
         if isinstance(leaf, torch.Tensor) and id(leaf) not in stand_ins:
-            stand_ins[id(leaf)] = recording.input(leaf, name)
+            stand_ins[id(leaf)] = recording.input(leaf, name, dynamic_sizes)
         which.append(list(stand_ins).index(id(leaf)) if isinstance(leaf, torch.Tensor) else None)
     calling = Calling(structure, which, leaves)
     call_args, call_kwargs = pytree.tree_unflatten([stand_ins.get(id(leaf), leaf) for leaf in leaves], structure)
@@ -116,6 +120,39 @@ def _backward(recording: _C.Recording, arguments: list[torch.Tensor], outputs: l
         return []
     tangents = [recording.gradient(t, f"gradient{i}") for i, t in enumerate(ends)]
     return list(torch.autograd.grad(ends, targets, tangents, allow_unused=True))
+
+
+_Size = tuple[int, str, int, int | None]
+
+
+def _dynamic_sizes(dynamic: Any, leaves: list[Any], names: list[str]) -> list[list[_Size]]:
+    """For each leaf of the arguments, its dynamic sizes: dimension, name, least, greatest."""
+    tensors = {name: leaf for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, torch.Tensor)}
+    if dynamic is True:
+        wishes = dict.fromkeys(tensors, True)
+    elif isinstance(dynamic, (list, tuple)):
+        if len(dynamic) != len(tensors):
+            raise ValueError(f"dynamic has {len(dynamic)} items for {len(tensors)} tensors: {', '.join(tensors)}")
+        wishes = dict(zip(tensors, dynamic, strict=True))
+    else:
+        wishes = dict(dynamic or {})
+    if unknown := wishes.keys() - tensors.keys():
+        raise ValueError(f"dynamic names {', '.join(map(repr, unknown))}; the tensors are: {', '.join(tensors)}")
+    return [_sizes_of(tensors[name], wishes.get(name), name) if name in tensors else [] for name in names]
+
+
+def _sizes_of(tensor: torch.Tensor, wish: Any, name: str) -> list[_Size]:
+    if wish is None or wish is False:
+        return []
+    wished = range(tensor.dim()) if wish is True else (wish,) if isinstance(wish, int) else wish
+    wanted = wished if isinstance(wished, dict) else dict.fromkeys(wished, True)
+    sizes: list[_Size] = []
+    for dimension, size in wanted.items():
+        if not isinstance(dimension, int) or not -tensor.dim() <= dimension < tensor.dim():
+            raise ValueError(f"dynamic: {name} has {tensor.dim()} dimensions, and no dimension {dimension!r}")
+        symbol, least, greatest = size if isinstance(size, tuple) else ("" if size is True else str(size), 2, None)
+        sizes.append((dimension % tensor.dim(), symbol, least, greatest))
+    return sizes
 
 
 def _leaf_names(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

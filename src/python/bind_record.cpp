@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "python/bind_graph.h"
@@ -86,11 +87,20 @@ class Recording {
     record::forget_autocast_casts();
   }
 
-  nb::object input(nb::handle tensor, std::string name) {
+  // `dynamic`: dimension, name of the symbol or "", least and greatest size.
+  using Dynamic = std::tuple<int64_t, std::string, int64_t, std::optional<int64_t>>;
+  nb::object input(nb::handle tensor, std::string name, const std::vector<Dynamic>& dynamic) {
     plain_tensor(tensor);
     if (auto reason = record::why_not_plain(tensor.ptr()); !reason.empty()) raise("argument " + name + " is " + reason);
-    at::Tensor stand_in = recorder_->stand_in(plain_tensor(tensor));
-    translated([&] { recorder_->add_input(stand_in, std::move(name)); });
+    std::vector<record::DynamicSize> sizes;
+    for (const auto& [dimension, symbol, least, greatest] : dynamic) {
+      sizes.push_back({dimension, symbol, {least, greatest.value_or(graph::Range::kMax)}});
+    }
+    at::Tensor stand_in;
+    translated([&] {
+      stand_in = recorder_->stand_in(plain_tensor(tensor), name, sizes);
+      recorder_->add_input(stand_in, std::move(name));
+    });
     return wrap(std::move(stand_in));
   }
 
@@ -172,8 +182,9 @@ void bind_record(nb::module_& module) {
                    " name_state: collections.abc.Callable[[torch.Tensor], str | None]) -> None"))
       .def("start", &Recording::start)
       .def("stop", &Recording::stop)
-      .def("input", &Recording::input, nb::arg("tensor"), nb::arg("name"),
-           nb::sig("def input(self, tensor: torch.Tensor, name: str) -> torch.Tensor"),
+      .def("input", &Recording::input, nb::arg("tensor"), nb::arg("name"), nb::arg("dynamic"),
+           nb::sig("def input(self, tensor: torch.Tensor, name: str,"
+                   " dynamic: collections.abc.Sequence[tuple[int, str, int, int | None]]) -> torch.Tensor"),
            "Adds an argument; gives the tensor to call the program with.")
       .def("gradient", &Recording::gradient, nb::arg("output"), nb::arg("name"),
            nb::sig("def gradient(self, output: torch.Tensor, name: str) -> torch.Tensor"),

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/symbols.h"
 #include "record/lines.h"
 
 namespace magneto::record {
@@ -35,6 +36,13 @@ struct Refusal {
 struct State {
   graph::Role role;
   std::string name;
+};
+
+// A size of an argument that later calls may change.
+struct DynamicSize {
+  int64_t dimension;
+  std::string name = {};  // of its symbol; sizes of one name are always equal; empty: a symbol of its own
+  graph::Range range = {2, graph::Range::kMax};
 };
 
 struct RecorderOptions {
@@ -63,8 +71,12 @@ class Recorder {
   const graph::Graph& graph() const { return graph_; }
   bool knows(const at::Tensor& tensor) const { return known_.count(tensor.unsafeGetTensorImpl()) != 0; }
 
-  // What stands for an argument, or for a gradient that comes in, while the program runs: to be added as an input.
-  virtual at::Tensor stand_in(const at::Tensor& argument) { return argument; }
+  // What stands for an argument, or for a gradient that comes in, while the program runs: to be added as the next input,
+  // by that name. A size of 0 or 1 is never dynamic, and none is where programs really run.
+  virtual at::Tensor stand_in(const at::Tensor& argument, const std::string& /*name*/,
+                              c10::ArrayRef<DynamicSize> /*dynamic*/) {
+    return argument;
+  }
   virtual at::Tensor stand_in_for_gradient(const at::Tensor& output);
 
   // Each returns false after refuse().

@@ -8,21 +8,13 @@
 
 namespace magneto::record {
 
-// A size of an argument that later calls may change.
-struct DynamicSize {
-  int64_t dimension;
-  std::string name = {};  // of its symbol; sizes of one name are always equal; empty: a symbol of its own
-  graph::Range range = {2, graph::Range::kMax};
-};
-
 class TraceRecorder final : public Recorder {
  public:
   explicit TraceRecorder(RecorderOptions options) : Recorder(std::move(options)) {}
   ~TraceRecorder() override;
 
-  at::Tensor stand_in(const at::Tensor& argument) override { return stand_in(argument, "", {}); }
-  // To be added as the next input, by that name. A size of 0 or 1 is never dynamic.
-  at::Tensor stand_in(const at::Tensor& argument, const std::string& name, c10::ArrayRef<DynamicSize> dynamic);
+  at::Tensor stand_in(const at::Tensor& argument, const std::string& name,
+                      c10::ArrayRef<DynamicSize> dynamic) override;
   at::Tensor stand_in_for_gradient(const at::Tensor& output) override;
 
  private:
