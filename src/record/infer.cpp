@@ -73,9 +73,11 @@ bool keeps_layouts(const OperatorHandle& op, const SchemaInfo& info) {
 }
 
 Way choose_way(const OperatorHandle& op, const SchemaInfo& info, DispatchKey backend) {
-  bool structured = has_kernel(op, DispatchKey::CompositeExplicitAutogradNonFunctional);
-  bool for_all = has_kernel(op, DispatchKey::CompositeExplicitAutograd);
   bool own = has_kernel(op, backend) && !op.schema().name().starts_with("aten::_foreach_");
+  // Beside kernels for backends torch makes these for structured operators only; a few others are written by hand.
+  bool structured = own && has_kernel(op, DispatchKey::CompositeExplicitAutogradNonFunctional);
+  bool for_all = has_kernel(op, DispatchKey::CompositeExplicitAutograd) ||
+                 has_kernel(op, DispatchKey::CompositeExplicitAutogradNonFunctional);
   if (info.answer == Answer::Metadata) return Way::Kernel;
   if (op.schema().returns().empty() && !info.writes) return Way::Written;
   if (keeps_layouts(op, info)) return Way::Written;
@@ -352,8 +354,6 @@ bool Inference::attempt(Way way, bool specialise) {
     specialise ? go_specialised(way) : go(way);
     make_traces();
     return true;
-  } catch (const NotInferable&) {
-    throw;
   } catch (const c10::Error&) {  // it wants data, or the user made a mistake; the real kernel will tell
     set_values(std::move(arguments));
     return false;
@@ -361,9 +361,10 @@ bool Inference::attempt(Way way, bool specialise) {
 }
 
 void Inference::run() {
-  // Asked while a structured kernel runs: a result whose layout is settled already.
-  if (info_.writes && MetaScope::is_on()) return give_written();
-  if (info_.answer == Answer::Number && is_about_real_tensors()) {
+  // Asked while a structured kernel runs: a result whose layout is settled already, unless just that is asked for.
+  if (info_.writes && MetaScope::is_on() && !op_.hasTag(at::Tag::inplace_view)) return give_written();
+  bool asks = info_.answer == Answer::Number || info_.answer == Answer::Value;
+  if (asks && is_about_real_tensors()) {  // numbers that a kernel wrapped up, or a question about the machine
     c10::impl::ExcludeDispatchKeyGuard off(kBothKeys);
     return op_.redispatchBoxed(DispatchKeySet(backend_), &stack_);
   }

@@ -40,7 +40,7 @@ at::Tensor make_memory(const at::Tensor& trace, c10::Device device) {
 
 class Rehearsal {
  public:
-  explicit Rehearsal(Dummies kind) : kind_(kind) {}
+  Rehearsal(const SchemaInfo& info, Dummies kind) : info_(info), kind_(kind) {}
 
   at::Tensor dummy(const at::Tensor& trace) {
     for (const Pair& pair : pairs_) {
@@ -61,7 +61,7 @@ class Rehearsal {
 
   at::Tensor trace(const at::Tensor& result) {
     if (!is_plain(*result.unsafeGetTensorImpl()) && !result.is_meta()) {
-      throw NotInferable(Refusal::Unsupported, why_not_plain(*result.unsafeGetTensorImpl()));
+      throw NotInferable(Refusal::Unsupported, info_.name + " made " + why_not_plain(*result.unsafeGetTensorImpl()));
     }
     for (const Pair& pair : pairs_) {
       if (pair.dummy.is_same(result)) return pair.trace;
@@ -102,7 +102,8 @@ class Rehearsal {
   struct Pair {
     at::Tensor trace, dummy;
   };
-  Dummies kind_;
+  const SchemaInfo& info_;
+  const Dummies kind_;
   c10::SmallVector<Pair, 8> pairs_;
   std::optional<c10::Device> device_;  // of the results
 };
@@ -165,7 +166,7 @@ void rehearse(const OperatorHandle& op, const SchemaInfo& info, Dummies kind, St
   c10::impl::ExcludeDispatchKeyGuard off(kBothKeys | c10::autograd_dispatch_keyset_with_ADInplaceOrView);
   runtime::PauseWatch pause;
   size_t base = stack->size() - info.written.size();
-  Rehearsal rehearsal(kind);
+  Rehearsal rehearsal(info, kind);
   for (size_t i = base; i < stack->size(); ++i) {
     map_tensors((*stack)[i], [&](const at::Tensor& tensor) { return rehearsal.dummy(tensor); });
   }
