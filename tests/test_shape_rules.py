@@ -44,7 +44,7 @@ class Compare(TorchDispatchMode):
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = f"{op._schema.name}.{op._schema.overload_name}".rstrip(".")
-        if name not in RULES:
+        if name not in RULES or any(t.layout != torch.strided for t in tensors((args, kwargs))):
             self.declined[name] += 1
             return op(*args, **kwargs)
         error = None
