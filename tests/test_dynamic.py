@@ -8,8 +8,9 @@ from zoo import training
 
 SIZES = ((2, 12), (5, 7), (4, 20), (6, 33), (8, 16))
 ONLY_BATCH = {"mlp", "resnet18", "vit"}  # the other dimensions of their inputs are those of the model
-# The encoder's fused inference kernel and the recurrent network, which is unrolled, take their sizes as they are.
-SPECIALISED = {"inference": {"encoder layer", "lstm"}, "joint": {"lstm"}}
+# The fused inference kernel of the encoder, the unrolled recurrent network, and the backward of the experts' routing
+# take their sizes as they are.
+SPECIALISED = {"inference": {"encoder layer", "lstm"}, "joint": {"lstm", "mixtral"}}
 
 
 def record(name: str, joint: bool):
@@ -50,7 +51,13 @@ def test_guards_are_few(name, joint):
 
 def test_sizes_may_be_wished_for_in_several_ways():
     x, y = torch.randn(3, 4), torch.randn(3, 4)
-    for dynamic in (True, {"x": [0], "y": 0}, {"x": {0: "n"}, "y": {0: ("n", 2, 9)}}, [True, (0, 1)], [{-2: True}, [0]]):
+    for dynamic in (
+        True,
+        {"x": [0], "y": 0},
+        {"x": {0: "n"}, "y": {0: ("n", 2, 9)}},
+        [True, (0, 1)],
+        [{-2: True}, [0]],
+    ):
         graph = magneto.record(lambda x, y: x * y + x.shape[0], x, y, dynamic=dynamic)
         assert torch.equal(graph(torch.ones(5, 4), torch.ones(5, 4)), torch.full((5, 4), 6.0))
         with pytest.raises(ValueError, match="size"):

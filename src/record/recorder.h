@@ -71,8 +71,8 @@ class Recorder {
   const graph::Graph& graph() const { return graph_; }
   bool knows(const at::Tensor& tensor) const { return known_.count(tensor.unsafeGetTensorImpl()) != 0; }
 
-  // What stands for an argument, or for a gradient that comes in, while the program runs: to be added as the next input,
-  // by that name. A size of 0 or 1 is never dynamic, and none is where programs really run.
+  // What stands for an argument, or for a gradient that comes in, while the program runs: to be added as the next
+  // input, by that name. A size of 0 or 1 is never dynamic, and none is where programs really run.
   virtual at::Tensor stand_in(const at::Tensor& argument, const std::string& /*name*/,
                               c10::ArrayRef<DynamicSize> /*dynamic*/) {
     return argument;

@@ -143,7 +143,11 @@ graph::ValueId TraceRecorder::add_value(graph::Role role, const at::Tensor& tens
 
 bool TraceRecorder::looks_like(const at::Tensor& tensor, const graph::Value& value) const {
   if (!is_symbolic(tensor)) return value.shape.empty() && Recorder::looks_like(tensor, value);
-  return value.dtype == tensor.scalar_type() && value.shape == shape_of(tensor);
+  // What was assumed since the value was made may have made its expressions equal to others.
+  auto same = [&](graph::ExprId a, graph::ExprId b) { return symbols_->simplify(a) == symbols_->simplify(b); };
+  auto shape = shape_of(tensor);
+  return value.dtype == tensor.scalar_type() &&
+         std::equal(value.shape.begin(), value.shape.end(), shape.begin(), shape.end(), same);
 }
 
 // The number of this call, with a note of what it depends on.

@@ -13,8 +13,7 @@ class TraceRecorder final : public Recorder {
   explicit TraceRecorder(RecorderOptions options) : Recorder(std::move(options)) {}
   ~TraceRecorder() override;
 
-  at::Tensor stand_in(const at::Tensor& argument, const std::string& name,
-                      c10::ArrayRef<DynamicSize> dynamic) override;
+  at::Tensor stand_in(const at::Tensor& argument, const std::string& name, c10::ArrayRef<DynamicSize> dynamic) override;
   at::Tensor stand_in_for_gradient(const at::Tensor& output) override;
 
  private:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+
 from zoo import models
 
 MakeBatch = Callable[[int, int], tuple[torch.Tensor, ...]]
