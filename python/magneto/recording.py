@@ -201,7 +201,7 @@ def _reachable(roots: tuple[Any, ...]) -> Iterator[tuple[str, torch.Tensor]]:
     while todo:
         path, value = todo.popleft()
         if isinstance(value, torch.nn.Module):
-            for name, module in value.named_modules(seen, path):  # type: ignore[arg-type]  # remembers what it saw
+            for name, module in value.named_modules(seen, path):  # remembers what it saw
                 tensors = (*module._parameters.items(), *module._buffers.items())
                 yield from ((f"{name}.{own}" if name else own, item) for own, item in tensors if item is not None)
                 todo.append((name, _Attributes(module)))
