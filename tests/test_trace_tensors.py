@@ -90,18 +90,30 @@ PROGRAMS = {
     "layout in place": turned,
     "resized": resized,
     "its argument": lambda x: x.to(torch.float32).contiguous(),
-    "factories": lambda x: (torch.zeros(2, 3), torch.arange(5), torch.full_like(x, 2), torch.linspace(0, 1, 4), x.new_ones(3),),
-    "random": lambda x: (torch.randn(3), torch.rand_like(x), torch.randperm(4), F.dropout(x), x.clone().bernoulli_(0.5),),
+    "factories": lambda x: (
+        torch.zeros(2, 3), torch.arange(5), torch.full_like(x, 2), torch.linspace(0, 1, 4), x.new_ones(3),
+    ),
+    "random": lambda x: (
+        torch.randn(3), torch.rand_like(x), torch.randperm(4), F.dropout(x), x.clone().bernoulli_(0.5),
+    ),
     "data": lambda x: x + torch.tensor([1.0, 2.0, 3.0, 4.0]),
     "numbers": lambda x: (x * 2 + 1.5, x // 2, 2 - x, x**2, x > 0),
     "dtypes": lambda x: (x.double() + x, x.to(torch.int64) / 2, (x > 0) + 1, x.half() @ x.half().t(), x * 1j),
-    "complex": lambda x: (torch.view_as_complex(x.reshape(-1, 2)).conj() * 2, torch.fft.rfft(x), torch.view_as_real(x + 0j),),
-    "reductions": lambda x: (x.sum(), x.mean(0, keepdim=True), x.max(1), x.std(), x.cumsum(0), x.argmax(), torch.var_mean(x, 1),),
-    "indexing": lambda x: (x[torch.tensor([0, 2])], x.gather(1, torch.zeros(3, 1, dtype=torch.long)), x.take(torch.tensor([3])),),
+    "complex": lambda x: (
+        torch.view_as_complex(x.reshape(-1, 2)).conj() * 2, torch.fft.rfft(x), torch.view_as_real(x + 0j),
+    ),
+    "reductions": lambda x: (
+        x.sum(), x.mean(0, keepdim=True), x.max(1), x.std(), x.cumsum(0), x.argmax(), torch.var_mean(x, 1),
+    ),
+    "indexing": lambda x: (
+        x[torch.tensor([0, 2])], x.gather(1, torch.zeros(3, 1, dtype=torch.long)), x.take(torch.tensor([3])),
+    ),
     "sorting": lambda x: (*x.sort(1), *x.topk(2), x.flip(0), x.roll(1)),
     "joining": lambda x: (torch.cat([x, x.t()[:3, :3].mT], 1), torch.stack([x, x]), F.pad(x, (1, 2)), x.repeat(2, 1)),
     "linear algebra": lambda x: (torch.linalg.qr(x), torch.linalg.svd(x), torch.linalg.inv_ex(x @ x.t())),
-    "pooling": lambda x: (F.max_pool2d(x[None], 2), F.avg_pool1d(x, 2), F.adaptive_avg_pool2d(x[None], 1), F.max_pool1d(x, 2),),
+    "pooling": lambda x: (
+        F.max_pool2d(x[None], 2), F.avg_pool1d(x, 2), F.adaptive_avg_pool2d(x[None], 1), F.max_pool1d(x, 2),
+    ),
     "upsampling": lambda x: F.interpolate(x[None, None], scale_factor=2, mode="bilinear"),
     "nothing": lambda x: (x[:0] * 2, x[:0].sum(0), x.new_empty(0, 4).mm(x.t())),
     "no dimensions": lambda x: (x[0, 0] + 1, x[0, 0].expand(2, 2), x.sum() * x),
