@@ -44,11 +44,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 WITHOUT_CAPTURE = {
     "test_config.py",
     "test_cuda_graph.py",
+    "test_dynamic.py",
     "test_eval_frame_torch.py",
+    "test_graph.py",
     "test_guards_torch.py",
     "test_house.py",
+    "test_joint.py",
+    "test_opinfo.py",
+    "test_recording.py",
+    "test_shape_rules.py",
     "test_stubs.py",
+    "test_symbolic_replay.py",
     "test_symbolic_sizes.py",
+    "test_trace_tensors.py",
 }
 
 
