@@ -267,6 +267,7 @@ def direct_calls():
     yield aten.mul.Tensor, (mask, matrix.T.contiguous().T)
     yield aten.add.Tensor, (torch.ones(4, 6, dtype=torch.int32), mask)
     yield aten.div.Tensor, (torch.ones(4, 6, dtype=torch.int32), mask.T.contiguous().T)
+    yield aten.rsub.Tensor, (cube, torch.rand(3, 4))
     yield aten.mul.Scalar, (torch.tensor(3), 2.5)
     yield aten.eq.Scalar, (torch.tensor(3), 2.5)
     for key_heads in (heads, heads[:, :, :5]):

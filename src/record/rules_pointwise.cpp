@@ -52,12 +52,12 @@ bool scaled(Args args, Stack& results) {
   return pointwise<kernel>(args, results);
 }
 
-// (gradient, self, ...), where the memory of self counts first.
-bool self_first(Args args, Stack& results) {
-  Elementwise work;
-  work.add(args[1].toTensor());
-  work.add(args[0].toTensor());
-  return work.broadcast() && is(work.type(), kFloating) && give(results, work.result(work.type(), work.type()));
+// The memory of the second operand counts first.
+template <Rule rule>
+bool swapped(Args args, Stack& results) {
+  c10::SmallVector<c10::IValue, 4> turned(args.begin(), args.end());
+  std::swap(turned[0], turned[1]);
+  return rule(turned, results);
 }
 
 // Here the exponent is not an operand.
@@ -105,7 +105,7 @@ bool hardtanh(Args args, Stack& results) {
 constexpr Row kRules[] = {
     {"aten::add.Tensor", scaled<kAnyBinary>},
     {"aten::sub.Tensor", scaled<kBinary>},
-    {"aten::rsub.Tensor", scaled<kBinary>},
+    {"aten::rsub.Tensor", swapped<scaled<kBinary>>},
     {"aten::add.Scalar", scaled<kAnyBinary>},
     {"aten::sub.Scalar", scaled<kBinary>},
     {"aten::rsub.Scalar", scaled<kBinary>},
@@ -179,8 +179,8 @@ constexpr Row kRules[] = {
     {"aten::silu_backward", pointwise<kFloatBinary>},
     {"aten::tanh_backward", pointwise<kFloatBinary>},
     {"aten::sigmoid_backward", pointwise<kFloatBinary>},
-    {"aten::threshold_backward", self_first},
-    {"aten::leaky_relu_backward", self_first},
+    {"aten::threshold_backward", swapped<pointwise<kFloatBinary>>},
+    {"aten::leaky_relu_backward", swapped<pointwise<kFloatBinary>>},
     {"aten::hardtanh_backward", pointwise<kFloatBinary>},
     {"aten::hardswish_backward", pointwise<kFloatBinary>},
     {"aten::hardsigmoid_backward", pointwise<kFloatBinary>},
