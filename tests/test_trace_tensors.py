@@ -7,6 +7,7 @@ import magneto
 import pytest
 import torch
 from magneto import record
+from test_opinfo import OPS, SEED, copy, name_of, samples, tensors_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -140,6 +141,24 @@ def test_both_modes_agree_on(name, grad):
 
 def without_lines(graph):
     return [line.split("  # ")[0] for line in str(graph).splitlines()]
+
+
+def graph_or_refusal(op, tree, joint, live):
+    args, kwargs = copy(tree)
+    torch.manual_seed(SEED)
+    try:
+        return without_lines(record(op.op, *args, joint=joint, live=live, **kwargs))
+    except Exception as error:
+        return type(error)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", [op for op in OPS if "empty" not in op.name], ids=name_of)
+def test_both_modes_agree_on_what_torchs_samples_look_like(op, request):
+    # Replays could be right where the noted sizes and strides are wrong. (Unwritten memory is refused live only.)
+    for tree, joint in samples(op, None if request.config.getoption("--full") else 1):
+        if all(t.layout == torch.strided for t in tensors_of(tree)):
+            assert graph_or_refusal(op, tree, joint, live=False) == graph_or_refusal(op, tree, joint, live=True)
 
 
 def test_a_state_that_is_also_the_argument_is_one_input():
