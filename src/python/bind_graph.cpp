@@ -235,7 +235,8 @@ class PyGraph {
 
  private:
   PyObject* state(size_t index) const { return index < states_.size() ? states_[index].get() : nullptr; }
-  void check_tensor(PyObject* tensor, ValueId id, const std::string& what) const;
+  // `kind`, `index`: for the message, "input 2".
+  void check_tensor(PyObject* tensor, ValueId id, const char* kind, size_t index) const;
   void prepare();
 
   SharedGraph graph_;
@@ -258,31 +259,32 @@ bool same_strides(const at::Tensor& tensor, const graph::Value& value) {
   return true;
 }
 
-void PyGraph::check_tensor(PyObject* object, ValueId id, const std::string& what) const {
-  const graph::Value& value = graph_->values[id];
-  std::string whose = what + (value.name.empty() ? "" : " (" + value.name + ")");
-  if (!PyObject_TypeCheck(object, runtime::tensor_class())) {
-    throw nb::type_error((whose + ": expected a torch.Tensor, got " + Py_TYPE(object)->tp_name).c_str());
-  }
-  if (std::string reason = record::why_not_plain(object); !reason.empty()) {
-    throw UserError(whose + ": expected a plain tensor, got " + reason);
-  }
-  const at::Tensor& tensor = runtime::unpack_tensor(object);
-  bool fits = tensor.scalar_type() == value.dtype && tensor.device() == value.device &&
-              tensor.dim() == static_cast<int64_t>(value.sizes.size());
+bool fits(const at::Tensor& tensor, const graph::Value& value) {
+  if (tensor.scalar_type() != value.dtype || tensor.device() != value.device) return false;
   // Replays check the sizes that depend on symbols.
-  if (value.shape.empty()) fits = fits && tensor.sizes() == value.sizes && same_strides(tensor, value);
-  if (!fits) throw UserError(whose + ": expected " + graph::to_text(value) + ", got " + described(tensor));
+  if (!value.shape.empty()) return tensor.dim() == static_cast<int64_t>(value.sizes.size());
+  return tensor.sizes() == value.sizes && same_strides(tensor, value);
+}
+
+void PyGraph::check_tensor(PyObject* object, ValueId id, const char* kind, size_t index) const {
+  const graph::Value& value = graph_->values[id];
+  bool is_tensor = PyObject_TypeCheck(object, runtime::tensor_class());
+  std::string reason = is_tensor ? record::why_not_plain(object) : "";
+  if (is_tensor && reason.empty() && fits(runtime::unpack_tensor(object), value)) return;
+  std::string whose = kind + (" " + std::to_string(index)) + (value.name.empty() ? "" : " (" + value.name + ")");
+  if (!is_tensor) throw nb::type_error((whose + ": expected a torch.Tensor, got " + Py_TYPE(object)->tp_name).c_str());
+  if (!reason.empty()) throw UserError(whose + ": expected a plain tensor, got " + reason);
+  throw UserError(whose + ": expected " + graph::to_text(value) + ", got " +
+                  described(runtime::unpack_tensor(object)));
 }
 
 void PyGraph::prepare() {
   for (size_t i = 0; i < graph_->states.size(); ++i) {
-    std::string what = "state " + std::to_string(i);
     if (!state(i)) {
-      throw UserError(what + " (" + graph_->values[graph_->states[i]].name +
+      throw UserError("state " + std::to_string(i) + " (" + graph_->values[graph_->states[i]].name +
                       ") has no tensor: hand the states to Graph.parse(text, states=...)");
     }
-    check_tensor(state(i), graph_->states[i], what);
+    check_tensor(state(i), graph_->states[i], "state", i);
   }
   if (replay_) return;
   std::vector<PyObject*> borrowed;
@@ -302,7 +304,7 @@ nb::list PyGraph::run(nb::handle inputs) {
   nb::object held = nb::steal(PySequence_Tuple(list.ptr()));
   if (!held.is_valid()) throw nb::python_error();
   PyObject* const* items = PySequence_Fast_ITEMS(held.ptr());
-  for (size_t i = 0; i < count; ++i) check_tensor(items[i], graph_->inputs[i], "input " + std::to_string(i));
+  for (size_t i = 0; i < count; ++i) check_tensor(items[i], graph_->inputs[i], "input", i);
   prepare();
   std::vector<PyObject*> outputs(replay_->output_count());
   if (!replay_->run(items, outputs.data())) {
