@@ -274,8 +274,7 @@ void PyGraph::check_tensor(PyObject* object, ValueId id, const char* kind, size_
   std::string whose = kind + (" " + std::to_string(index)) + (value.name.empty() ? "" : " (" + value.name + ")");
   if (!is_tensor) throw nb::type_error((whose + ": expected a torch.Tensor, got " + Py_TYPE(object)->tp_name).c_str());
   if (!reason.empty()) throw UserError(whose + ": expected a plain tensor, got " + reason);
-  throw UserError(whose + ": expected " + graph::to_text(value) + ", got " +
-                  described(runtime::unpack_tensor(object)));
+  throw UserError(whose + ": expected " + graph::to_text(value) + ", got " + described(runtime::unpack_tensor(object)));
 }
 
 void PyGraph::prepare() {
