@@ -78,6 +78,12 @@ def test_what_the_program_asks_of_a_size_becomes_a_guard():
         graph(torch.ones(5))
 
 
+def test_a_symbolic_size_is_no_output():
+    with pytest.raises(magneto.RecordError, match="symbolic size"):
+        magneto.record(lambda x: (x, x.shape[0]), torch.ones(4), dynamic=True)
+    assert magneto.record(lambda x: (x, x.shape[0]), torch.ones(4))(torch.ones(4))[1] == 4
+
+
 def test_wrong_wishes_say_what_was_expected():
     x = torch.ones(3)
     with pytest.raises(ValueError, match="the tensors are: x"):

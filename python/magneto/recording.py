@@ -42,6 +42,8 @@ def record(
         raise TypeError(f"expected a function or a module to record, got {type(fn).__name__}")
     leaves, structure = pytree.tree_flatten((args, kwargs))
     names = _leaf_names(fn, args, kwargs)
+    if len(names) != len(leaves):
+        names = [f"leaf{i}" for i in range(len(leaves))]
     sizes = _dynamic_sizes(dynamic, leaves, names)
     if live and any(sizes):
         raise ValueError("a live recording has the sizes of its arguments: dynamic= needs live=False")
@@ -66,9 +68,11 @@ def record(
         raise
     finally:
         recording.stop()
-    for tensor in (*outputs, *gradients):
-        if isinstance(tensor, torch.Tensor):
-            recording.output(tensor)
+    for output in (*outputs, *gradients):
+        if isinstance(output, torch.Tensor):
+            recording.output(output)
+        elif isinstance(output, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise RecordError(f"an output that is a symbolic size, {output}: graphs give tensors")
     calling.outputs = [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in outputs]
     calling.joint, calling.gradients = joint, [gradient is not None for gradient in gradients]
     graph = recording.finish()
@@ -85,7 +89,7 @@ class Calling:
     def __init__(self, structure: pytree.TreeSpec, which: list[int | None], arguments: list[Any]) -> None:
         self.structure = structure
         self.which = which  # for each leaf of the arguments, the input that it is, or None for one that was baked in
-        self.baked = [None if index is not None else leaf for index, leaf in zip(which, arguments, strict=False)]
+        self.baked = [None if index is not None else leaf for index, leaf in zip(which, arguments, strict=True)]
         self.out_structure = structure
         self.outputs: list[Any] = []  # for each leaf of the result, _TENSOR or what it always is
         self.joint = False
@@ -103,7 +107,7 @@ class Calling:
         if structure != self.structure:
             raise TypeError(f"expected arguments of the structure {self.structure}, got {structure}")
         inputs: dict[int, torch.Tensor] = {}
-        for leaf, index, baked in zip(leaves, self.which, self.baked, strict=False):
+        for leaf, index, baked in zip(leaves, self.which, self.baked, strict=True):
             if index is None:
                 if leaf is not baked and leaf != baked:
                     raise ValueError(f"the graph was recorded with {baked!r} where {leaf!r} is given now")
