@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import weakref
@@ -285,3 +286,22 @@ def test_a_weight_that_was_replaced_is_freed_at_once():
         model.weight = torch.nn.Parameter(torch.randn(4, 4))
         assert old() is None
         assert torch.equal(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["trace", "live"])
+def test_recordings_and_replays_are_flat(live: bool, request: pytest.FixtureRequest) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout())
+    x = torch.randn(3, 4, requires_grad=True)
+    gradient = torch.ones(3, 4)
+
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        return model(x) * x.sum().item()
+
+    def cycle() -> None:
+        with torch.enable_grad():
+            graph = magneto.record(model, x, joint=True, live=live)
+            graph(x, gradients=[gradient])
+            with contextlib.suppress(magneto.DataDependent):
+                magneto.record(fails, x, live=live)
+
+    assert_flat(cycle, 10_000 if request.config.getoption("--full") else 100)
