@@ -642,6 +642,7 @@ def unswap(): o.__dict__ = was; return True
 }
 
 TEST(an_object_that_takes_the_place_of_a_dead_one_is_looked_at_while_no_dict_changes) {
+  if (mg_dict_epoch() == 0) return;  // the epoch is all that could hide it
   PythonWorld world(std::string(kManyDicts) + R"(
 class S: __slots__ = ('x',)
 def make(x):
