@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "graph/text.h"
+#include "python/tensor_objects.h"
 #include "record/plain_tensor.h"
 #include "runtime/errors.h"
 #include "runtime/replay.h"
@@ -52,12 +53,6 @@ struct SizeView {
 // ---- Python objects of what graphs hold
 
 nb::object of_torch(std::string_view name) { return nb::module_::import_("torch").attr(std::string(name).c_str()); }
-
-nb::object wrap(const at::Tensor& tensor) {
-  PyObject* object = runtime::wrap_tensor(at::Tensor(tensor));
-  if (!object) throw nb::python_error();
-  return nb::steal(object);
-}
 
 nb::object dtype_object(c10::ScalarType dtype) { return of_torch(c10::getDtypeNames(dtype).first); }
 
@@ -268,13 +263,12 @@ bool fits(const at::Tensor& tensor, const graph::Value& value) {
 
 void PyGraph::check_tensor(PyObject* object, ValueId id, const char* kind, size_t index) const {
   const graph::Value& value = graph_->values[id];
-  bool is_tensor = PyObject_TypeCheck(object, runtime::tensor_class());
-  std::string reason = is_tensor ? record::why_not_plain(object) : "";
-  if (is_tensor && reason.empty() && fits(runtime::unpack_tensor(object), value)) return;
+  std::string reason = is_tensor(object) ? record::why_not_plain(object) : "";
+  if (is_tensor(object) && reason.empty() && fits(runtime::unpack_tensor(object), value)) return;
   std::string whose = kind + (" " + std::to_string(index)) + (value.name.empty() ? "" : " (" + value.name + ")");
-  if (!is_tensor) throw nb::type_error((whose + ": expected a torch.Tensor, got " + Py_TYPE(object)->tp_name).c_str());
+  const at::Tensor& tensor = unwrap(object, whose);
   if (!reason.empty()) throw UserError(whose + ": expected a plain tensor, got " + reason);
-  throw UserError(whose + ": expected " + graph::to_text(value) + ", got " + described(runtime::unpack_tensor(object)));
+  throw UserError(whose + ": expected " + graph::to_text(value) + ", got " + described(tensor));
 }
 
 void PyGraph::prepare() {
@@ -327,7 +321,7 @@ std::vector<at::Tensor> unpack_all(nb::handle tensors, const char* what) {
   std::vector<at::Tensor> result;
   if (tensors.is_none()) return result;
   for (nb::handle tensor : nb::iter(tensors)) {
-    if (!PyObject_TypeCheck(tensor.ptr(), runtime::tensor_class())) {
+    if (!is_tensor(tensor)) {
       throw nb::type_error((std::string(what) + " must be tensors, got " + Py_TYPE(tensor.ptr())->tp_name).c_str());
     }
     result.push_back(runtime::unpack_tensor(tensor.ptr()));

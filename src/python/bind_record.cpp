@@ -2,19 +2,17 @@
 #include "python/bind_record.h"
 
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "python/bind_graph.h"
+#include "python/tensor_objects.h"
 #include "record/global_state.h"
 #include "record/live_recorder.h"
 #include "record/plain_tensor.h"
 #include "record/trace_recorder.h"
-#include "runtime/errors.h"
 #include "runtime/state.h"
-#include "runtime/torch_python.h"
 
 namespace nb = nanobind;
 
@@ -32,36 +30,21 @@ std::string message(const Refusal& refusal) {
   return refusal.kind == Refusal::DataDependent ? text + ". A graph must not depend on the contents of tensors." : text;
 }
 
-PyObject* error_type(const Refusal& refusal) {
-  nb::module_ errors = nb::module_::import_("magneto.errors");
-  return nb::object(errors.attr(refusal.kind == Refusal::DataDependent ? "DataDependent" : "RecordError"))
-      .release()
-      .ptr();  // classes of a module that stays
+nb::object error_type(const Refusal& refusal) {
+  const char* name = refusal.kind == Refusal::DataDependent ? "DataDependent" : "RecordError";
+  return nb::module_::import_("magneto.errors").attr(name);
 }
 
 [[noreturn]] void raise_refusal(const Refusal& refusal) {
   nb::gil_scoped_acquire gil;
-  runtime::throw_python_error(error_type(refusal), message(refusal));
-}
-
-const at::Tensor& plain_tensor(nb::handle object) {
-  if (!PyObject_TypeCheck(object.ptr(), runtime::tensor_class())) {
-    throw nb::type_error((std::string("expected a torch.Tensor, got ") + Py_TYPE(object.ptr())->tp_name).c_str());
-  }
-  return runtime::unpack_tensor(object.ptr());
-}
-
-nb::object wrap(at::Tensor tensor) {
-  nb::object wrapped = nb::steal(runtime::wrap_tensor(std::move(tensor)));
-  if (!wrapped) throw nb::python_error();
-  return wrapped;
+  runtime::throw_python_error(error_type(refusal).ptr(), message(refusal));
 }
 
 class Recording {
  public:
   // `name_state(tensor)`: the name of a tensor that the program can reach without being given it, or None.
   Recording(bool live, nb::callable name_state) : name_state_(std::move(name_state)), live_(live) {
-    if (record::Recorder::active()) raise("a recording is active already");
+    check_idle();
     record::RecorderOptions options;
     options.on_refuse = raise_refusal;
     options.adopt = [this](const at::Tensor& tensor) { return adopt(tensor); };
@@ -75,6 +58,7 @@ class Recording {
   }
 
   void start() {
+    check_idle();
     if (auto reason = record::why_state_forbids_recording(); !reason.empty()) raise(reason);
     record::forget_autocast_casts();
     no_collection_.emplace();
@@ -90,7 +74,7 @@ class Recording {
   // `dynamic`: dimension, name of the symbol or "", least and greatest size.
   using Dynamic = std::tuple<int64_t, std::string, int64_t, std::optional<int64_t>>;
   nb::object input(nb::handle tensor, std::string name, const std::vector<Dynamic>& dynamic) {
-    plain_tensor(tensor);
+    const at::Tensor& argument = unwrap(tensor, name);
     if (auto reason = record::why_not_plain(tensor.ptr()); !reason.empty()) raise("argument " + name + " is " + reason);
     std::vector<record::DynamicSize> sizes;
     for (const auto& [dimension, symbol, least, greatest] : dynamic) {
@@ -98,20 +82,20 @@ class Recording {
     }
     at::Tensor stand_in;
     translated([&] {
-      stand_in = recorder_->stand_in(plain_tensor(tensor), name, sizes);
+      stand_in = recorder_->stand_in(argument, name, sizes);
       recorder_->add_input(stand_in, std::move(name));
     });
     return wrap(std::move(stand_in));
   }
 
   nb::object gradient(nb::handle output, std::string name) {
-    at::Tensor stand_in = recorder_->stand_in_for_gradient(plain_tensor(output));
+    at::Tensor stand_in = recorder_->stand_in_for_gradient(unwrap(output, name));
     translated([&] { recorder_->add_input(stand_in, std::move(name)); });
     return wrap(std::move(stand_in));
   }
 
   void output(nb::handle tensor) {
-    translated([&] { recorder_->add_output(plain_tensor(tensor)); });
+    translated([&] { recorder_->add_output(unwrap(tensor, "an output")); });
   }
 
   // In the order of their first use.
@@ -134,9 +118,13 @@ class Recording {
   }
 
  private:
+  static void check_idle() {
+    if (record::Recorder::active()) raise("a recording is active already");
+  }
+
   [[noreturn]] static void raise(const std::string& reason) { raise(Refusal{Refusal::Unsupported, reason}); }
   [[noreturn]] static void raise(const Refusal& refusal) {
-    PyErr_SetString(error_type(refusal), message(refusal).c_str());
+    PyErr_SetString(error_type(refusal).ptr(), message(refusal).c_str());
     throw nb::python_error();
   }
 

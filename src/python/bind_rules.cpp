@@ -5,9 +5,10 @@
 #include <nanobind/stl/vector.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include "python/tensor_objects.h"
 #include "record/rules.h"
+#include "record/tensor_items.h"
 #include "record/trace_tensor.h"
-#include "runtime/torch_python.h"
 
 namespace nb = nanobind;
 
@@ -16,39 +17,12 @@ namespace {
 
 using c10::IValue;
 
-nb::object to_python(const at::Tensor& tensor) {
-  if (!tensor.defined()) return nb::none();
-  nb::object wrapped = nb::steal(runtime::wrap_tensor(at::Tensor(tensor)));
-  if (!wrapped) throw nb::python_error();
-  return wrapped;
-}
+nb::object to_python(const at::Tensor& tensor) { return tensor.defined() ? wrap(tensor) : nb::none(); }
 
 nb::list to_python(const std::vector<at::Tensor>& tensors) {
   nb::list list;
   for (const at::Tensor& tensor : tensors) list.append(to_python(tensor));
   return list;
-}
-
-// `value` with every tensor replaced by a trace tensor, which is also added to `traces`.
-IValue traced(const IValue& value, std::vector<at::Tensor>& traces) {
-  auto trace = [&](const at::Tensor& tensor) {
-    traces.push_back(tensor.defined() ? record::trace_of(tensor) : at::Tensor());
-    return traces.back();
-  };
-  if (value.isTensor()) return trace(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> items;
-    for (const at::Tensor& item : value.toTensorVector()) items.push_back(trace(item));
-    return items;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> items;
-    for (const IValue& item : value.toListRef()) {
-      items.push_back(item.isNone() ? std::nullopt : std::optional(trace(item.toTensor())));
-    }
-    return items;
-  }
-  return value;
 }
 
 nb::object apply_rule(const std::string& name, nb::tuple args, nb::dict kwargs) {
@@ -63,7 +37,9 @@ nb::object apply_rule(const std::string& name, nb::tuple args, nb::dict kwargs) 
       handle->schema(), torch::jit::tuple_slice(pybind11::reinterpret_borrow<pybind11::tuple>(args.ptr())),
       pybind11::reinterpret_borrow<pybind11::kwargs>(kwargs.ptr()), std::nullopt);
   std::vector<at::Tensor> traces;
-  for (IValue& value : stack) value = traced(value, traces);
+  for (IValue& value : stack) {
+    record::map_tensors(value, [&](const at::Tensor& tensor) { return traces.emplace_back(record::trace_of(tensor)); });
+  }
   c10::Stack results;
   if (!rule(stack, results)) return nb::none();
   nb::list shown;

@@ -158,7 +158,7 @@ class Specialised {
   }
 
   at::Tensor specialise(const at::Tensor& tensor) {
-    if (!tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return tensor;
+    if (!is_symbolic(tensor)) return tensor;
     for (const auto& [symbolic, plain] : tensors_) {
       if (symbolic.is_same(tensor)) return plain;
     }
@@ -207,6 +207,7 @@ class Inference {
 
  private:
   c10::ArrayRef<IValue> values() const { return c10::ArrayRef<IValue>(stack_).slice(base_); }
+  bool asks() const { return info_.answer == Answer::Number || info_.answer == Answer::Value; }
   bool is_about_real_tensors() const;
   bool is_symbolic() const;
   c10::Device common_device() const;
@@ -243,9 +244,7 @@ bool Inference::is_symbolic() const {
   bool symbolic = false;
   for (const IValue& value : values()) {
     symbolic |= value.isSymInt() || value.isSymFloat() || value.isSymBool() || value.isSymIntList();
-    each_tensor(value, [&](const at::Tensor& tensor) {
-      symbolic |= tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
-    });
+    each_tensor(value, [&](const at::Tensor& tensor) { symbolic |= record::is_symbolic(tensor); });
   }
   return symbolic;
 }
@@ -265,12 +264,8 @@ c10::Device Inference::common_device() const {
 }
 
 void Inference::check_answer() const {
-  if (info_.answer == Answer::Number || info_.answer == Answer::Value) {
-    throw NotInferable(Refusal::DataDependent, "a value was asked from a tensor (" + info_.name + ")");
-  }
-  if (info_.dynamic_shape && !info_.indexing) {
-    throw NotInferable(Refusal::DataDependent, "sizes that depend on the contents of a tensor (" + info_.name + ")");
-  }
+  if (asks()) throw NotInferable(Refusal::DataDependent, value_asked(info_));
+  if (info_.dynamic_shape && !info_.indexing) throw NotInferable(Refusal::DataDependent, sizes_from_contents(info_));
 }
 
 void Inference::set_values(Stack values) {
@@ -363,8 +358,7 @@ bool Inference::attempt(Way way, bool specialise) {
 void Inference::run() {
   // Asked while a structured kernel runs: a result whose layout is settled already, unless just that is asked for.
   if (info_.writes && MetaScope::is_on() && !op_.hasTag(at::Tag::inplace_view)) return give_written();
-  bool asks = info_.answer == Answer::Number || info_.answer == Answer::Value;
-  if (asks && is_about_real_tensors()) {  // numbers that a kernel wrapped up, or a question about the machine
+  if (asks() && is_about_real_tensors()) {  // numbers that a kernel wrapped up, or a question about the machine
     c10::impl::ExcludeDispatchKeyGuard off(kBothKeys);
     return op_.redispatchBoxed(DispatchKeySet(backend_), &stack_);
   }

@@ -234,7 +234,7 @@ bool Recorder::check_operator(const SchemaInfo& info, const Stack& stack) {
   bool asks = info.answer == graph::Answer::Value;
   // A run that finds another number must be able to give up without a trace.
   asks |= info.answer == graph::Answer::Number && (had_effect_ || !options_.answers);
-  if (asks) return data_dependent("a value was asked from a tensor (" + info.name + ")");
+  if (asks) return data_dependent(value_asked(info));
   // The sizes of its results may follow from contents, and nothing would tell.
   if (info.foreign) return unsupported("an operator that is not torch's own (" + info.name + ")");
   if (!info.dynamic_shape) return true;
@@ -247,7 +247,7 @@ bool Recorder::check_operator(const SchemaInfo& info, const Stack& stack) {
     }
     if (!masked) return true;
   }
-  return data_dependent("sizes that depend on the contents of a tensor (" + info.name + ")");
+  return data_dependent(sizes_from_contents(info));
 }
 
 // Contents that got into memory by another way than recorded operators would be missing from a replay.

@@ -32,6 +32,14 @@ struct Refusal {
   std::optional<graph::Line> line = {};  // where in the user's program, if lines are kept
 };
 
+// Reasons.
+inline std::string value_asked(const graph::SchemaInfo& info) {
+  return "a value was asked from a tensor (" + info.name + ")";
+}
+inline std::string sizes_from_contents(const graph::SchemaInfo& info) {
+  return "sizes that depend on the contents of a tensor (" + info.name + ")";
+}
+
 // A tensor that existed before and that a recording may take as state.
 struct State {
   graph::Role role;

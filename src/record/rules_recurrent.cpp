@@ -10,7 +10,7 @@ namespace {
 
 // What the library keeps for a backward, if it expects one, is its secret: ask it, with zeros of the same shapes.
 at::Tensor workspace(Args args) {
-  c10::impl::ExcludeDispatchKeyGuard real(c10::DispatchKeySet(kTraceKey) |
+  c10::impl::ExcludeDispatchKeyGuard real(c10::DispatchKeySet(kNoteKey) |
                                           c10::autograd_dispatch_keyset_with_ADInplaceOrView);
   auto zeros = [&](size_t i) {
     const at::Tensor& tensor = args[i].toTensor();

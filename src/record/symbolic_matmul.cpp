@@ -11,6 +11,9 @@
 
 #include <algorithm>
 
+#include "record/rules_common.h"
+#include "record/trace_tensor.h"
+
 namespace magneto::record {
 namespace {
 
@@ -18,12 +21,7 @@ using at::Tensor;
 using c10::SymDimVector;
 using c10::SymInt;
 using c10::SymIntArrayRef;
-
-SymInt product(SymIntArrayRef sizes) {
-  SymInt all = 1;
-  for (const SymInt& size : sizes) all *= size;
-  return all;
-}
+using rules::product;
 
 // All dimensions but the last are one in memory.
 bool is_foldable(SymIntArrayRef sizes, SymIntArrayRef strides) {
@@ -88,7 +86,6 @@ Tensor multiply_batches(const Tensor& left, const Tensor& right) {
 }  // namespace
 
 bool needs_symbolic_matmul(const Tensor& left, const Tensor& right) {
-  auto is_symbolic = [](const Tensor& tensor) { return tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); };
   return (is_symbolic(left) || is_symbolic(right)) && std::max(left.dim(), right.dim()) > 2 &&
          std::min(left.dim(), right.dim()) > 0;
 }

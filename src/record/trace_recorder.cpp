@@ -22,8 +22,6 @@ using graph::SchemaInfo;
 
 namespace {
 
-bool is_symbolic(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); }
-
 // Strides that follow from the sizes of inner dimensions are written as their products.
 c10::SymDimVector strides_over(c10::SymIntArrayRef sizes, const at::Tensor& real) {
   c10::SmallVector<int64_t, 5> order(sizes.size());  // innermost first

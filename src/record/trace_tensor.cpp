@@ -113,7 +113,7 @@ void set_layout(TraceImpl& impl, SymIntArrayRef sizes, SymIntArrayRef strides, S
 }
 
 DispatchKeySet keys_for(c10::Device device) {
-  return DispatchKeySet(c10::computeDispatchKey(std::nullopt, std::nullopt, device)) | DispatchKeySet(kTraceKey);
+  return DispatchKeySet(c10::computeDispatchKey(std::nullopt, std::nullopt, device)) | DispatchKeySet(kNoteKey);
 }
 
 }  // namespace

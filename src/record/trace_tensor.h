@@ -11,10 +11,9 @@
 
 #include <optional>
 
-namespace magneto::record {
+#include "record/recorder_keys.h"
 
-// Below autograd, and one that torch leaves to others.
-constexpr c10::DispatchKey kTraceKey = c10::DispatchKey::Fake;
+namespace magneto::record {
 
 // A trace tensor with memory of its own, which ends with its last element.
 at::Tensor make_trace(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, c10::SymInt offset, c10::ScalarType dtype,
@@ -30,8 +29,10 @@ at::Tensor make_trace_view(const at::Tensor& base, c10::SymIntArrayRef sizes, c1
 at::Tensor trace_of(const at::Tensor& real, std::optional<c10::Device> device = {});
 
 inline bool is_trace(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.unsafeGetTensorImpl()->key_set().has(kTraceKey);
+  return tensor.defined() && tensor.unsafeGetTensorImpl()->key_set().has(kNoteKey);
 }
+
+inline bool is_symbolic(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); }
 
 // The device, also within a MetaScope.
 inline c10::Device storage_device(const at::Tensor& tensor) {

@@ -32,6 +32,11 @@ using graph::ValueId;
 constexpr int kMaxCaptures = 8;
 constexpr const char* kStaticMark = "_magneto_static_address";
 
+void note_refusal(const std::string& reason) {
+  count("cuda_graphs_refused", reason);
+  log(Log::Graph, "not captured into a CUDA graph: " + reason);
+}
+
 // ---- which graphs can be captured
 
 struct Plan {
@@ -340,8 +345,7 @@ class CudaReplay final : public Segment {
 
 void CudaReplay::refuse(const std::string& reason) {
   refused_ = true;
-  count("cuda_graphs_refused", reason);
-  log(Log::Graph, "not captured into a CUDA graph: " + reason);
+  note_refusal(reason);
 }
 
 // A launch shows its operators to nobody: to no mode, no recording and no other capture.
@@ -625,8 +629,7 @@ std::unique_ptr<Segment> with_cuda_graph(std::unique_ptr<Segment> boxed, const g
   std::string reason;
   std::optional<Plan> plan = Planner(graph, *device).run(reason);
   if (!plan) {
-    count("cuda_graphs_refused", reason);
-    log(Log::Graph, "not captured into a CUDA graph: " + reason);
+    note_refusal(reason);
     return boxed;
   }
   return std::make_unique<CudaReplay>(std::move(boxed), std::move(*plan), std::move(states));
