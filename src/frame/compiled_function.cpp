@@ -100,24 +100,18 @@ void note_miss(CompiledFunction* self, const CallArguments& call) {
   std::string why = latest.arguments->explain(call);
   if (why.empty())
     why = group_of(state, *latest.arguments).trie.explain(latest, name_roots(self->function, *latest.arguments));
-  if (why.empty()) why = "a value that was asked from a tensor is another one";
+  if (why.empty()) why = "a value that the call computes with or asks from a tensor is another one";
   runtime::count("recompile", why);
   ++state.misses[why];
   runtime::log(runtime::Log::Guards, state.name + ": captured again because " + why);
 }
 
-// False if the guards do not hold any more.
-bool add_variant(State& state, Capture& captured) {
+void add_variant(State& state, Capture& captured) {
   std::shared_ptr<Variant>& variant = captured.variant;
   Group& group = group_of(state, *variant->arguments);
   if (!group.arguments) group.arguments = variant->arguments;
   variant->arguments = group.arguments;
-  std::string why;
-  if (!group.trie.insert(variant, std::move(captured.reads), captured.roots, &why)) {
-    if (group.trie.empty()) state.groups.erase(state.groups.begin() + (&group - state.groups.data()));
-    captured.reason = "what the call read was changed while it ran: " + why;
-    return false;
-  }
+  group.trie.insert(variant, std::move(captured.reads));
   runtime::count("stats", "graphs");
   state.failures_in_a_row = 0;
   variant->last_used = runtime::process_state().hits;
@@ -135,7 +129,6 @@ bool add_variant(State& state, Capture& captured) {
     remove_variant(state, *evicted);
     runtime::count("stats", "evicted");
   }
-  return true;
 }
 
 // No variant fits: watch this call, if that may still pay.
@@ -159,10 +152,11 @@ PyObject* miss(CompiledFunction* self, const CallArguments& call) {
   Capture captured = capture(self->function, call);
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
-  if (!captured.variant || !add_variant(*self->state, captured)) {
+  if (captured.variant)
+    add_variant(*self->state, captured);
+  else
     ++self->state->failures_in_a_row;
-    note_failure(*self->state, captured.reason, captured.where);
-  }
+  if (!captured.reason.empty()) note_failure(*self->state, captured.reason, captured.where);
   PyErr_Restore(type, value, traceback);
   return captured.result.release();
 }
@@ -189,14 +183,15 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged_count, Py
   Matched matched;
   std::vector<const guard::Entry*> diverged;
   while (std::shared_ptr<Variant> variant = find_variant(state, call, matched, diverged)) {
-    PyObject* result = variant->program.run(matched.values, matched.tensors);
-    if (!result && !PyErr_Occurred()) {  // it diverged, before it had any effect
+    program::End end;
+    PyObject* result = variant->program.run(matched.values, matched.tensors, &end);
+    if (end == program::End::Diverged) {
       diverged.push_back(variant.get());
       continue;
     }
     ++variant->hits;
     variant->last_used = ++runtime::process_state().hits;
-    if (result || !variant->program.segment().rerunnable()) return result;
+    if (end == program::End::Returned) return result;
     // An operator raised an error. The function itself raises it with its own traceback, or handles it.
     PyErr_Clear();
     return run_eagerly(self, call);

@@ -30,6 +30,8 @@ class Arguments {
   const PointerSet& containers() const { return containers_; }
   // The node that stands for this very object (a container, tensor or object passed in), or -1.
   int node_of(PyObject* object) const;
+  // What a node stood for in the first call.
+  PyObject* seen(size_t node) const { return nodes_[node].seen; }
   // Whether the object was passed in and is guarded by identity.
   bool holds_identity(PyObject* object) const;
   // Those objects, with their names.

@@ -85,6 +85,16 @@ class PointerSet {
   OpenTable<const void*, PointerEntry> table_;
 };
 
+using PointerPair = std::pair<const void*, const void*>;
+
+struct PointerPairEntry {
+  PointerPairEntry() = default;
+  explicit PointerPairEntry(PointerPair p) : pair(p) {}
+  bool is_free() const { return !pair.first; }
+  PointerPair key() const { return pair; }
+  PointerPair pair{nullptr, nullptr};
+};
+
 class PointerPairSet {
  public:
   bool contains(const void* first, const void* second) const { return table_.find({first, second}) != nullptr; }
@@ -93,15 +103,25 @@ class PointerPairSet {
   void clear() { table_.clear(); }
 
  private:
-  using Pair = std::pair<const void*, const void*>;
-  struct Entry {
-    Entry() = default;
-    explicit Entry(Pair p) : pair(p) {}
-    bool is_free() const { return !pair.first; }
-    Pair key() const { return pair; }
-    Pair pair{nullptr, nullptr};
+  OpenTable<PointerPair, PointerPairEntry> table_;
+};
+
+// From a pair of addresses to a small value.
+template <class Value>
+class PointerPairMap {
+ public:
+  // The value, and whether it is new.
+  std::pair<Value*, bool> insert(const void* first, const void* second) {
+    auto [entry, is_new] = table_.insert({first, second});
+    return {&entry->value, is_new};
+  }
+
+ private:
+  struct Entry : PointerPairEntry {
+    using PointerPairEntry::PointerPairEntry;
+    Value value{};
   };
-  OpenTable<Pair, Entry> table_;
+  OpenTable<PointerPair, Entry> table_;
 };
 
 // From an address to a small value.

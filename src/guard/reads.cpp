@@ -473,8 +473,12 @@ void Reads::read_set(PyObject* set) {
   add_contents(Access::Set, set, std::move(contents));
 }
 
-void Reads::read_cell(PyObject* cell) {
-  if (whole_.insert(cell)) add_field(cell, offsetof(PyCellObject, ob_ref), "cell_contents");
+void Reads::read_cell(PyObject* cell, PyObject* value) {
+  if (!whole_.insert(cell)) return;
+  add_type(cell);
+  reads_.push_back(
+      {Access::Field, false, offsetof(PyCellObject, ob_ref), 0, cell, value, "cell_contents", {}, {}, {}, nullptr});
+  hold_if_needed();
 }
 
 void Reads::read_instance(PyObject* object) {
@@ -649,9 +653,18 @@ void Reads::find_roots(const std::vector<PyObject*>& roots) {
     if (known.insert(tensor)) tensors_.roots.push_back(py::Ref::borrow(tensor));
 }
 
-std::vector<Read> Reads::finish(const std::vector<PyObject*>& roots) {
+bool Reads::hold_the_last_reference() const {
+  return std::any_of(kept_.begin(), kept_.end(), [](const py::Ref& kept) { return Py_REFCNT(kept.get()) == 1; });
+}
+
+std::vector<Read> Reads::finish(const std::vector<PyObject*>& roots, const PointerSet& changed) {
   forget_unreachable();
   find_roots(roots);
+  for (Read& read : reads_) {
+    if (!read.owner || !changed.contains(read.owner)) continue;
+    read.outdated = true;
+    read.version = 0;
+  }
   kept_tensors_.clear();
   return std::move(reads_);
 }

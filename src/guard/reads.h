@@ -54,6 +54,7 @@ struct Read {
   py::Ref root;        // the owner, if no earlier read leads to it
   std::shared_ptr<Contents> contents;
   bool only_dicts = false;  // of a Field: nothing else can stand there
+  bool outdated = false;    // the call itself has changed the owner since
 
   // Whether it still holds. Takes note of an equal atom in place of the one it had.
   bool verify();
@@ -84,9 +85,9 @@ class Reads {
   void read_cache(PyObject* dict);  // whose values are looked into by C code; these are kept alive
   void read_list(PyObject* list);
   void read_set(PyObject* set);
-  void read_cell(PyObject* cell);
-  void read_instance(PyObject* object);  // its type and which dict is its __dict__
-  void read_class(PyObject* object);     // of a module or class: its type, and the dict of a module
+  void read_cell(PyObject* cell, PyObject* value);  // that it held, or null
+  void read_instance(PyObject* object);             // its type and which dict is its __dict__
+  void read_class(PyObject* object);                // of a module or class: its type, and the dict of a module
   void read_type(PyTypeObject* type, PyObject* name);
   void read_specials(PyTypeObject* type);  // every special method, found or not
   bool read_function(PyFunctionObject* function);
@@ -101,13 +102,18 @@ class Reads {
   bool read_root(PyObject* root);
   void add_state_tensor(PyObject* tensor);
   bool has_state_tensor(PyObject* tensor) const { return state_tensor_set_.contains(tensor); }
+  // All that the list, dict or set contains.
+  bool has_read_all(PyObject* container) const { return whole_.contains(container); }
   // Whether a read leads to this very object.
   bool pins(PyObject* object) const;
   size_t size() const { return reads_.size(); }
+  bool is_owner(PyObject* object) const { return owners_.contains(object); }
+  // Whether something that was looked into is kept alive by the notes alone.
+  bool hold_the_last_reference() const;
 
   // Ends the noting. What only the notes kept alive is forgotten: the call made it, and nobody can reach it again.
-  // `roots` are kept alive by others for as long as the guards are used.
-  std::vector<Read> finish(const std::vector<PyObject*>& roots);
+  // `roots` are kept alive by others for as long as the guards are used; the call has changed the owners in `changed`.
+  std::vector<Read> finish(const std::vector<PyObject*>& roots, const PointerSet& changed = {});
   StateTensors take_tensors() { return std::move(tensors_); }
 
  private:

@@ -113,7 +113,7 @@ PyObject* find_in_closure(PyObject* function, Py_ssize_t index, Reads* reads) {
   PyObject* cells = PyFunction_GET_CLOSURE(function);
   if (!cells || index >= PyTuple_GET_SIZE(cells)) return nullptr;
   PyObject* cell = PyTuple_GET_ITEM(cells, index);
-  if (reads) reads->read_cell(cell);
+  if (reads) reads->read_cell(cell, PyCell_GET(cell));
   return PyCell_GET(cell);
 }
 

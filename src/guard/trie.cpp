@@ -91,13 +91,9 @@ Trie::~Trie() = default;
 Trie::Trie(Trie&&) noexcept = default;
 Trie& Trie::operator=(Trie&&) noexcept = default;
 
-bool Trie::insert(std::shared_ptr<Entry> entry, std::vector<Read> reads, const RootNames& roots, std::string* why) {
+void Trie::insert(std::shared_ptr<Entry> entry, std::vector<Read> reads) {
   entry->run_ = grow(root_.get(), std::move(reads));
-  entry->run_->entries.insert(entry->run_->entries.begin(), entry);
-  *why = explain(*entry, roots);
-  if (why->empty()) return true;
-  remove(*entry);
-  return false;
+  entry->run_->entries.insert(entry->run_->entries.begin(), std::move(entry));
 }
 
 void Trie::remove(const Entry& entry) {

@@ -29,7 +29,7 @@ class Entry {
   // What no read covers: torch's state and the tensors.
   bool holds() const;
   std::string explain() const;
-  int traverse(visitproc visit, void* arg) const;
+  virtual int traverse(visitproc visit, void* arg) const;
 
  private:
   friend class Trie;
@@ -45,8 +45,8 @@ class Trie {
   Trie(Trie&&) noexcept;
   Trie& operator=(Trie&&) noexcept;
 
-  // False, with the reason, if the guards do not hold any more; the entry is then not taken.
-  bool insert(std::shared_ptr<Entry> entry, std::vector<Read> reads, const RootNames& roots, std::string* why);
+  // `reads` held when they were noted; whether they still do does not matter.
+  void insert(std::shared_ptr<Entry> entry, std::vector<Read> reads);
   void remove(const Entry& entry);
   bool empty() const;
 

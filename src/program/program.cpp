@@ -1,40 +1,68 @@
 // The small machine that runs residual programs.
 #include "program/program.h"
 
+#include <algorithm>
 #include <array>
 
+#include "cpython/cpython.h"
 #include "cpython/text.h"
+#include "guard/atoms.h"
+#include "guard/reads.h"
+#include "program/operators.h"
+#include "runtime/config.h"
 
 namespace magneto::program {
 
-namespace {
-
 // References that are dropped when a run ends, on every path.
-class Registers {
+class Program::Registers {
  public:
-  explicit Registers(size_t count) : count_(count) {
-    if (count > inline_.size()) heap_.resize(count);
-    data_ = count > inline_.size() ? heap_.data() : inline_.data();
-    std::fill(data_, data_ + count, nullptr);
-  }
-  ~Registers() {
-    for (size_t i = 0; i < count_; ++i) Py_XDECREF(data_[i]);
+  ~Registers() { clear(); }
+  // Makes room for so many.
+  PyObject** reserve(size_t count) {
+    if (count > inline_.size()) {
+      if (heap_.empty()) heap_.assign(inline_.begin(), inline_.end());
+      if (heap_.size() < count) heap_.resize(count);
+      data_ = heap_.data();
+    }
+    count_ = std::max(count_, count);
+    return data_;
   }
   PyObject** data() { return data_; }
+  PyObject*& operator[](size_t index) { return data_[index]; }
+  void clear() {
+    for (size_t i = 0; i < count_; ++i) Py_CLEAR(data_[i]);
+  }
 
  private:
-  std::array<PyObject*, 48> inline_;
+  std::array<PyObject*, 48> inline_{};
   std::vector<PyObject*> heap_;
-  PyObject** data_;
-  size_t count_;
+  PyObject** data_ = inline_.data();
+  size_t count_ = 0;
 };
 
-}  // namespace
+Stretch::Stretch() = default;
+Stretch::~Stretch() = default;
+int Stretch::traverse(visitproc visit, void* arg) const {
+  if (int stop = Entry::traverse(visit, arg)) return stop;
+  return program->traverse(visit, arg);
+}
+
+Instruction Program::add(Op op, uint32_t index, const std::vector<uint32_t>& operands) {
+  auto count = static_cast<uint32_t>(operands.size());
+  Instruction instruction{op, index, static_cast<uint32_t>(operands_.size()), count, registers_++};
+  operands_.insert(operands_.end(), operands.begin(), operands.end());
+  return instruction;
+}
 
 uint32_t Program::emit(Op op, uint32_t index, const std::vector<uint32_t>& operands) {
-  instructions_.push_back({op, index, static_cast<uint32_t>(operands_.size()), static_cast<uint32_t>(operands.size())});
-  operands_.insert(operands_.end(), operands.begin(), operands.end());
-  return static_cast<uint32_t>(instructions_.size() - 1);
+  Instruction instruction = add(op, index, operands);
+  (op < Op::Output ? before_ : after_).push_back(instruction);
+  return result_ = instruction.result;
+}
+
+uint32_t Program::emit(Exit* exit, Op op, uint32_t index, const std::vector<uint32_t>& operands) {
+  exit->build.push_back(add(op, index, operands));
+  return exit->build.back().result;
 }
 
 uint32_t Program::add_constant(PyObject* value) {
@@ -52,28 +80,143 @@ uint32_t Program::add_recipe(Recipe recipe) {
   return static_cast<uint32_t>(recipes_.size() - 1);
 }
 
-PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors) const {
-  Registers outputs(segment_->output_count());
-  Registers registers(instructions_.size());
-  PyObject** r = registers.data();
-  // While the segment runs, others may change the containers that these are borrowed from.
-  for (size_t i = 0; i < instructions_.size(); ++i) {
-    if (instructions_[i].op == Op::Argument) r[i] = Py_NewRef(arguments[instructions_[i].index]);
-    if (instructions_[i].op == Op::Older) r[i] = Py_NewRef(older_[instructions_[i].index]);
+// Null, without an error, if something is not as it must be.
+bool Program::prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const {
+  const uint32_t* operands = operands_.data() + instruction.first_operand;
+  auto operand = [&](uint32_t i) { return registers[operands[i]]; };
+  PyObject*& result = registers[instruction.result];
+  switch (instruction.op) {
+    case Op::Argument: result = Py_NewRef(arguments[instruction.index]); return true;
+    case Op::Older: result = Py_NewRef(older_[instruction.index]); return true;
+    case Op::Constant: result = Py_NewRef(constants_[instruction.index].get()); return true;
+    case Op::LoadKey:
+      result = Py_XNewRef(guard::find_key(operand(0), constants_[instruction.index].get()));
+      return result != nullptr;
+    case Op::LoadCell: result = Py_XNewRef(PyCell_GET(operand(0))); return result != nullptr;
+    case Op::Unary:
+    case Op::Binary:
+      result = kOperators[instruction.index].apply(operand(0), instruction.operand_count > 1 ? operand(1) : nullptr);
+      break;
+    case Op::Compare: result = PyObject_RichCompare(operand(0), operand(1), static_cast<int>(instruction.index)); break;
+    case Op::CheckType: return (PyObject*)Py_TYPE(operand(0)) == constants_[instruction.index].get();
+    case Op::CheckTruth: return PyObject_IsTrue(operand(0)) == static_cast<int>(instruction.index);
+    case Op::CheckSame: return guard::same_value(operand(0), constants_[instruction.index].get());
+    default: return false;
   }
-  if (!segment_->run(tensors, outputs.data())) return nullptr;
-  for (size_t i = 0; i < instructions_.size(); ++i) {
-    const Instruction& instruction = instructions_[i];
-    switch (instruction.op) {
-      case Op::Argument:
-      case Op::Older: break;
-      case Op::Constant: r[i] = Py_NewRef(constants_[instruction.index].get()); break;
-      case Op::Output: r[i] = Py_NewRef(outputs.data()[instruction.index]); break;
-      default: r[i] = build(instruction, r);
+  if (!result) PyErr_Clear();  // the function itself raises it
+  return result != nullptr;
+}
+
+bool Program::change(const Instruction& instruction, PyObject* const* registers) const {
+  const uint32_t* operands = operands_.data() + instruction.first_operand;
+  auto operand = [&](uint32_t i) { return registers[operands[i]]; };
+  auto constant = [&] { return constants_[instruction.index].get(); };
+  switch (instruction.op) {
+    case Op::SetAttribute: return PyObject_GenericSetAttr(operand(0), constant(), operand(1)) == 0;
+    case Op::DeleteAttribute: return PyObject_GenericSetAttr(operand(0), constant(), nullptr) == 0;
+    case Op::SetItem: return PyObject_SetItem(operand(0), operand(1), operand(2)) == 0;
+    case Op::DeleteItem: return PyObject_DelItem(operand(0), operand(1)) == 0;
+    case Op::SetCell: return PyCell_Set(operand(0), instruction.operand_count > 1 ? operand(1) : nullptr) == 0;
+    default: {
+      std::vector<PyObject*> values;
+      for (uint32_t i = 0; i < instruction.operand_count; ++i) values.push_back(operand(i));
+      return static_cast<bool>(py::Ref::steal(PyObject_Vectorcall(constant(), values.data(), values.size(), nullptr)));
     }
-    if (!r[i]) return nullptr;
   }
-  return std::exchange(r[instructions_.size() - 1], nullptr);
+}
+
+End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers) const {
+  Registers outputs;
+  PyObject** r = registers.reserve(registers_);
+  for (const Instruction& instruction : before_)
+    if (!prepare(instruction, arguments, r)) return End::Diverged;
+  std::vector<PyObject*> inputs;
+  for (uint32_t input : segment_inputs_) inputs.push_back(r[input]);
+  if (!segment_->run(inputs.empty() ? tensors : inputs.data(), outputs.reserve(segment_->output_count()))) {
+    if (!PyErr_Occurred()) return End::Diverged;
+    return segment_->rerunnable() ? End::Failed : End::Returned;
+  }
+  for (const Instruction& instruction : after_) {
+    if (instruction.op == Op::Output) {
+      r[instruction.result] = Py_NewRef(outputs[instruction.index]);
+    } else if (instruction.op >= Op::SetAttribute) {
+      if (!change(instruction, r)) return End::Returned;
+    } else if (!(r[instruction.result] = build(instruction, r))) {
+      return End::Returned;
+    }
+  }
+  return End::Returned;
+}
+
+// Of what is unknown; puts the result into its register. Borrowed; null: error set.
+PyObject* Program::make_call(Registers& registers) const {
+  std::vector<PyObject*> values;
+  for (uint32_t argument : cut_->arguments) values.push_back(registers[argument]);
+  PyObject* names = cut_->keyword_names.get();
+  size_t positional = values.size() - (names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0);
+  return registers[cut_->result] = PyObject_Vectorcall(registers[cut_->callable], values.data(), positional, names);
+}
+
+// CPython goes on with the call; if an error is set, its innermost instruction has raised it.
+PyObject* Program::leave(const Exit& exit, Registers& registers) const {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  std::vector<mg_snapshot*> chain;
+  PyObject** r = registers.reserve(registers_);
+  bool ready = true;
+  for (const Instruction& instruction : exit.build) {
+    bool is_constant = instruction.op == Op::Constant;
+    r[instruction.result] = is_constant ? Py_NewRef(constants_[instruction.index].get()) : build(instruction, r);
+    ready = ready && r[instruction.result];
+  }
+  for (const FrameState& frame : exit.frames) {
+    if (!ready) break;
+    auto* code = (PyCodeObject*)frame.code.get();
+    int depth = static_cast<int>(frame.slots.size()) - code->co_nlocalsplus;
+    mg_snapshot* snapshot = mg_snapshot_new((PyFunctionObject*)r[frame.function], code, frame.index, depth);
+    ready = snapshot != nullptr;
+    if (!ready) break;
+    for (size_t i = 0; i < frame.slots.size(); ++i)
+      snapshot->values[i] = frame.slots[i] == kNoRegister ? nullptr : Py_NewRef(r[frame.slots[i]]);
+    chain.push_back(snapshot);
+  }
+  if (!ready) {
+    for (mg_snapshot* snapshot : chain) mg_snapshot_free(snapshot);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return nullptr;
+  }
+  registers.clear();  // what the call drops from now on must go at once
+  PyErr_Restore(type, value, traceback);
+  return mg_resume(PyThreadState_Get(), chain.data(), static_cast<int>(chain.size()));
+}
+
+PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End* end) const {
+  Registers registers;
+  *end = run_stretch(arguments, tensors, registers);
+  const Program* program = this;
+  std::shared_ptr<guard::Entry> stretch;  // keeps what follows the first
+  int64_t cuts_made = 0;
+  while (*end == End::Returned && !PyErr_Occurred()) {
+    if (!program->cut_) return std::exchange(registers[program->result_], nullptr);
+    if (!program->make_call(registers)) return program->leave(program->cut_->before, registers);
+    bool leaves = ++cuts_made == runtime::config().leave_at_cut;
+    std::shared_ptr<guard::Entry> next = leaves ? nullptr : program->cut_->next.find();
+    End after = End::Diverged;
+    if (next) {
+      const Program& following = *static_cast<Stretch&>(*next).program;
+      after = following.run_stretch(arguments, tensors, registers);
+      if (after == End::Returned) {
+        program = &following;
+        stretch = std::move(next);
+        continue;
+      }
+      PyErr_Clear();
+    }
+    return program->leave(program->cut_->after, registers);
+  }
+  return nullptr;
 }
 
 PyObject* Program::build(const Instruction& instruction, PyObject* const* registers) const {
@@ -109,6 +252,7 @@ PyObject* Program::build(const Instruction& instruction, PyObject* const* regist
         if (PySet_Add(set.get(), registers[operands[i]]) < 0) return nullptr;
       return set.release();
     }
+    case Op::Cell: return PyCell_New(count ? registers[operands[0]] : nullptr);
     default: return build_instance(recipes_[instruction.index], operands, registers);
   }
 }
@@ -139,38 +283,65 @@ PyObject* Program::build_instance(const Recipe& recipe, const uint32_t* operands
   return object.release();
 }
 
-std::string Program::text() const {
-  static constexpr const char* kNames[] = {"argument", "constant", "older object", "output", "tuple",   "list",
-                                           "dict",     "set",      "named tuple",  "struct", "instance"};
-  std::string text = "segment: " + std::to_string(segment_->op_count()) + " operations, " +
-                     std::to_string(segment_->output_count()) + " outputs\n";
-  for (size_t i = 0; i < instructions_.size(); ++i) {
-    const Instruction& instruction = instructions_[i];
-    text += "r" + std::to_string(i) + " = " + kNames[static_cast<int>(instruction.op)];
-    switch (instruction.op) {
-      case Op::Argument:
-      case Op::Older:
-      case Op::Output: text += " " + std::to_string(instruction.index); break;
-      case Op::Constant: {
-        text += " " + py::repr(constants_[instruction.index].get(), 60);
-        break;
-      }
-      case Op::NamedTuple:
-      case Op::Struct: text += std::string(" ") + ((PyTypeObject*)constants_[instruction.index].get())->tp_name; break;
-      case Op::Instance:
-        text += std::string(" ") + ((PyTypeObject*)recipes_[instruction.index].type.get())->tp_name;
-        break;
-      default: break;
-    }
-    for (uint32_t k = 0; k < instruction.operand_count; ++k)
-      text += (k ? ", r" : " r") + std::to_string(operands_[instruction.first_operand + k]);
-    text += "\n";
+std::string Program::text(const Instruction& instruction) const {
+  static constexpr const char* kNames[] = {
+      "argument", "older object", "constant",    "load key", "load cell", "compute", "compute",
+      "compare",  "check",        "check",       "check",    "output",    "tuple",   "list",
+      "dict",     "set",          "named tuple", "struct",   "instance",  "cell",    "set",
+      "delete",   "set item",     "delete item", "set cell", "call"};
+  static constexpr const char* kComparisons[] = {"<", "<=", "==", "!=", ">", ">="};
+  bool checks = instruction.op >= Op::CheckType && instruction.op <= Op::CheckSame;
+  bool has_result = !checks && instruction.op < Op::SetAttribute;
+  std::string text = has_result ? "r" + std::to_string(instruction.result) + " = " : "";
+  text += kNames[static_cast<int>(instruction.op)];
+  switch (instruction.op) {
+    case Op::Argument:
+    case Op::Older:
+    case Op::Output: text += " " + std::to_string(instruction.index); break;
+    case Op::Constant:
+    case Op::LoadKey:
+    case Op::SetAttribute:
+    case Op::DeleteAttribute:
+    case Op::CheckSame:
+    case Op::Call: text += " " + py::repr(constants_[instruction.index].get(), 60); break;
+    case Op::NamedTuple:
+    case Op::Struct:
+    case Op::CheckType: text += std::string(" ") + ((PyTypeObject*)constants_[instruction.index].get())->tp_name; break;
+    case Op::CheckTruth: text += instruction.index ? " true" : " false"; break;
+    case Op::Compare: text += std::string(" ") + kComparisons[instruction.index]; break;
+    case Op::Unary:
+    case Op::Binary: text += std::string(" ") + kOperators[instruction.index].text; break;
+    case Op::Instance:
+      text += std::string(" ") + ((PyTypeObject*)recipes_[instruction.index].type.get())->tp_name;
+      break;
+    default: break;
   }
-  return text + "return r" + std::to_string(instructions_.size() - 1) + "\n";
+  for (uint32_t k = 0; k < instruction.operand_count; ++k)
+    text += (k ? ", r" : " r") + std::to_string(operands_[instruction.first_operand + k]);
+  return text + "\n";
+}
+
+std::string Program::text() const {
+  std::string all;
+  for (const Instruction& instruction : before_) all += text(instruction);
+  all += "segment: " + std::to_string(segment_->op_count()) + " operations, " +
+         std::to_string(segment_->output_count()) + " outputs\n";
+  for (const Instruction& instruction : after_) all += text(instruction);
+  if (!cut_) return all + "return r" + std::to_string(result_) + "\n";
+  all += "cut: r" + std::to_string(cut_->result) + " = call r" + std::to_string(cut_->callable);
+  for (uint32_t argument : cut_->arguments) all += ", r" + std::to_string(argument);
+  all += "\n";
+  for (const auto& stretch : cut_->stretches) all += stretch->program->text();
+  return cut_->stretches.empty() ? all + "CPython goes on\n" : all;
 }
 
 int Program::traverse(visitproc visit, void* arg) const {
   for (const py::Ref& constant : constants_) Py_VISIT(constant.get());
+  if (cut_) {
+    if (int stop = cut_->next.traverse(visit, arg)) return stop;
+    for (const Exit* exit : {&cut_->before, &cut_->after})
+      for (const FrameState& frame : exit->frames) Py_VISIT(frame.code.get());
+  }
   for (const Recipe& recipe : recipes_) {
     Py_VISIT(recipe.type.get());
     for (const py::Ref& name : recipe.attributes) Py_VISIT(name.get());

@@ -1,7 +1,13 @@
 // A residual program: what is left of a watched call once everything that guards pin down has been folded away.
 //
-// Instructions over registers, run in order by `run`. In the skeleton a program is one segment of tensor work followed
-// by the instructions that build the result.
+// Instructions over registers, in two parts. The first has no effect: it reads what is only known when the program
+// runs, computes with it, and checks what the call relied on. A run that fails there, or in the tensor work that
+// follows, has *diverged*: nothing has happened, and the call can be made in another way. The second part builds
+// objects and changes the world, in the order in which the call did.
+//
+// A program ends with the result of the call, or with a *cut*: a call of something unknown, which may change anything.
+// Behind it another program goes on, under guards of its own. If none fits, the frames of the call are put back as they
+// stood after the cut, and CPython goes on from there.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,28 +16,47 @@
 
 #include "cpython/ref.h"
 #include "guard/arguments.h"
+#include "guard/trie.h"
 #include "runtime/tensor_plug.h"
 
 namespace magneto::program {
 
 enum class Op : uint8_t {
+  // Without effect, before the tensor work.
   Argument,    // index: the node of guard::Arguments
-  Constant,    // index: into the constants
   Older,       // index: into the objects that guards vouch for
-  Output,      // index: of the segment's outputs
-  Tuple,       // operands: items
-  List,        // operands: items
-  Dict,        // operands: key, value, key, value, ...
-  Set,         // operands: items
-  NamedTuple,  // index: the constant that holds the type; operands: items
-  Struct,      // index: the constant that holds the type (torch.return_types); operands: items
-  Instance,    // index: the recipe; operands: the values it asks for
+  Constant,    // index: into the constants
+  LoadKey,     // operands: a dict; index: the constant that is the key
+  LoadCell,    // operands: a cell
+  Unary,       // index: into kOperators; operands: a number
+  Binary,      // index: into kOperators; operands: two numbers
+  Compare,     // index: Py_LT and so on; operands: two numbers
+  CheckType,   // operands: a value; index: the constant that is its type
+  CheckTruth,  // operands: a value; index: whether it is true
+  CheckSame,   // operands: a value; index: the constant that it must be
+  // Afterwards.
+  Output,           // index: of the segment's outputs
+  Tuple,            // operands: items
+  List,             // operands: items
+  Dict,             // operands: key, value, key, value, ...
+  Set,              // operands: items
+  NamedTuple,       // index: the constant that holds the type; operands: items
+  Struct,           // index: the constant that holds the type (torch.return_types); operands: items
+  Instance,         // index: the recipe; operands: the values it asks for
+  Cell,             // operands: the content, if any
+  SetAttribute,     // operands: an object and the value; index: the constant that is the name
+  DeleteAttribute,  // operands: an object; index: the constant that is the name
+  SetItem,          // operands: a container, a key and the value
+  DeleteItem,       // operands: a container and a key
+  SetCell,          // operands: a cell and the value; without a value the cell is emptied
+  Call,             // index: the constant that is a C function; operands: its arguments
 };
 
 struct Instruction {
   Op op;
   uint32_t index;
   uint32_t first_operand, operand_count;  // registers, in the operand pool
+  uint32_t result;                        // the register that it fills, if it has a result
 };
 
 // How to make an object of a Python class again from its state, without calling its constructor.
@@ -43,29 +68,94 @@ struct Recipe {
   std::vector<py::Ref> slots;       // then one value per __slots__ descriptor
 };
 
+constexpr uint32_t kNoRegister = UINT32_MAX;
+
+// A frame of the call, to be put back.
+struct FrameState {
+  uint32_t function;
+  py::Ref code;
+  int32_t index;                // of the next instruction; but for the innermost, of the call that is under way
+  std::vector<uint32_t> slots;  // locals, then the stack; kNoRegister: empty
+};
+
+// Where CPython can take over.
+struct Exit {
+  std::vector<Instruction> build;  // what only the frames need
+  std::vector<FrameState> frames;  // outermost first
+};
+
+class Program;
+
+// A program that goes on behind a cut.
+struct Stretch : guard::Entry {
+  Stretch();
+  ~Stretch() override;
+  int traverse(visitproc visit, void* arg) const override;
+  std::unique_ptr<Program> program;
+};
+
+struct Cut {
+  uint32_t callable = kNoRegister;
+  std::vector<uint32_t> arguments;
+  py::Ref keyword_names;  // or null
+  uint32_t result = kNoRegister;
+  Exit before, after;
+  guard::Trie next;                                 // from guards to what may follow
+  std::vector<std::shared_ptr<Stretch>> stretches;  // all of these
+};
+
+enum class End : uint8_t {
+  Returned,  // or raised: an error is set if there is no result
+  Diverged,  // without any effect
+  Failed,    // an operator of the segment raised the error that is set; apart from that, nothing has happened
+};
+
 class Program {
  public:
-  // Register i holds the result of instruction i; the last one is the result of the call.
+  // Registers below `first_register` are those of the programs before.
+  explicit Program(uint32_t first_register = 0) : registers_(first_register) {}
+
+  // The register that holds the result.
   uint32_t emit(Op op, uint32_t index, const std::vector<uint32_t>& operands = {});
+  // The same, if CPython takes over there.
+  uint32_t emit(Exit* exit, Op op, uint32_t index, const std::vector<uint32_t>& operands = {});
+  uint32_t new_register() { return registers_++; }
+  uint32_t register_count() const { return registers_; }  // with those of the programs before
   uint32_t add_constant(PyObject* value);
   // An object that lived before the call. It is not kept alive: guards vouch for it before each run.
   uint32_t add_older(PyObject* object);
   uint32_t add_recipe(Recipe recipe);
   void set_segment(std::unique_ptr<runtime::Segment> segment) { segment_ = std::move(segment); }
   const runtime::Segment& segment() const { return *segment_; }
+  // The registers that hold the inputs of the segment; otherwise these are the tensors among the arguments.
+  void set_segment_inputs(std::vector<uint32_t> inputs) { segment_inputs_ = std::move(inputs); }
+  void set_result(uint32_t result) { result_ = result; }
+  void set_cut(std::unique_ptr<Cut> cut) { cut_ = std::move(cut); }
+  Cut* cut() const { return cut_.get(); }
 
-  // `arguments` are the values of the argument nodes, `tensors` the inputs of the segment. Null: error set.
-  PyObject* run(PyObject* const* arguments, PyObject* const* tensors) const;
+  // `arguments` are the values of the argument nodes, `tensors` those among them.
+  PyObject* run(PyObject* const* arguments, PyObject* const* tensors, End* end) const;
   std::string text() const;
   int traverse(visitproc visit, void* arg) const;
 
  private:
+  class Registers;
+  bool prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const;
+  End run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers) const;
+  PyObject* make_call(Registers& registers) const;
+  PyObject* leave(const Exit& exit, Registers& registers) const;
+  bool change(const Instruction& instruction, PyObject* const* registers) const;
   PyObject* build(const Instruction& instruction, PyObject* const* registers) const;
   PyObject* build_instance(const Recipe& recipe, const uint32_t* operands, PyObject* const* registers) const;
+  std::string text(const Instruction& instruction) const;
+  Instruction add(Op op, uint32_t index, const std::vector<uint32_t>& operands);
 
   std::unique_ptr<runtime::Segment> segment_;
-  std::vector<Instruction> instructions_;
+  std::vector<uint32_t> segment_inputs_;
+  std::unique_ptr<Cut> cut_;
+  std::vector<Instruction> before_, after_;
   std::vector<uint32_t> operands_;
+  uint32_t registers_ = 0, result_ = 0;
   std::vector<py::Ref> constants_;
   std::vector<PyObject*> older_;
   std::vector<Recipe> recipes_;

@@ -89,16 +89,22 @@ void Watch::read_tensor_attribute(PyObject* tensor, PyObject* name) {
   if (slot && *slot) read_dict_key(*slot, name);
 }
 
-void Watch::read_attribute(PyObject* object, PyObject* name) {
-  if (!alive()) return;
-  if (!PyUnicode_Check(name)) return give_up("the call reads an attribute whose name is no string");
-  if (attributes_.contains(object, name)) return;
+NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
+  if (!alive()) return kKnown;
+  if (!PyUnicode_Check(name)) {
+    give_up("the call reads an attribute whose name is no string");
+    return kKnown;
+  }
+  if (effects.empty() && attributes_.contains(object, name)) return kKnown;
   PyTypeObject* type = Py_TYPE(object);
-  if (type == &PySuper_Type) return read_super(object, name);
+  if (type == &PySuper_Type) {
+    read_super(object, name);
+    return kKnown;
+  }
   if (PyModule_Check(object)) {
     PyObject* dict = PyModule_GetDict(object);
     guards.read_type(type, name);
-    read_dict_key(dict, name);
+    NodeId node = look_up_key(dict, name);
     if (!PyDict_GetItemWithError(dict, name)) {
       PyErr_Clear();
       py::Ref fallback = py::Ref::steal(PyUnicode_InternFromString("__getattr__"));
@@ -106,11 +112,10 @@ void Watch::read_attribute(PyObject* object, PyObject* name) {
     }
     if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(type);
     guards.read_class(object);
-    return;
+    return node;
   }
   if (PyMethod_Check(object)) {
-    if (!_PyType_Lookup(type, name)) read_attribute(PyMethod_GET_FUNCTION(object), name);
-    return;
+    return _PyType_Lookup(type, name) ? kKnown : look_up_attribute(PyMethod_GET_FUNCTION(object), name);
   }
   if (PyType_Check(object)) {
     auto* cls = (PyTypeObject*)object;
@@ -126,20 +131,26 @@ void Watch::read_attribute(PyObject* object, PyObject* name) {
     read_class_attribute(type, name, object);
     if (type != &PyType_Type) guards.read_specials(type);
     if (cls->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_class(object);
-    return;
+    return kKnown;
   }
   Kind kind = kind_of(type);
   if (type->tp_getattro != PyObject_GenericGetAttr && kind != Kind::Atom && kind != Kind::Identity) {
-    if (!is_python_class(type) || kind == Kind::Unknown)
-      return give_up("the call reads an attribute of a " + std::string(type->tp_name));
+    if (!is_python_class(type) || kind == Kind::Unknown) {
+      give_up("the call reads an attribute of a " + std::string(type->tp_name));
+      return kKnown;
+    }
     guards.read_specials(type);  // __getattr__ or __getattribute__, whose Python code is watched
   }
-  if (!read_class_attribute(type, name, object) || !alive() || is_fresh(object)) return;
-  if (is_tensor(object)) return read_tensor_attribute(object, name);
+  if (!read_class_attribute(type, name, object) || !alive() || is_fresh(object)) return kKnown;
+  if (is_tensor(object)) {
+    read_tensor_attribute(object, name);
+    return kKnown;
+  }
   guards.read_instance(object);  // which also keeps it, so that its address stands for it
   PyObject** slot = mg_dict_slot(object);
-  if (slot && *slot) read_dict_key(*slot, name);
-  attributes_.insert(object, name);
+  NodeId node = slot && *slot ? look_up_key(*slot, name) : kKnown;
+  if (node == kKnown) attributes_.insert(object, name);
+  return node;
 }
 
 void Watch::finish_attribute(PyObject* object, PyObject* name, PyObject* value) {

@@ -81,6 +81,9 @@ constexpr Entry kEntries[] = {
     {Model::ContextSet, "contextvars.ContextVar.set"},
     {Model::ContextReset, "contextvars.ContextVar.reset"},
     {Model::InstanceDict, "vars"},
+    {Model::Frames,
+     "sys._getframe sys.exc_info sys.settrace sys.setprofile sys._current_frames locals dir eval exec breakpoint "
+     "__import__ _warnings.warn _warnings.warn_explicit"},
 };
 
 // Types and modules whose every C method is pure.
@@ -116,9 +119,9 @@ void add(Table* table, PyObject* callable, Model model) {
 Table build_table() {
   Table table;
   py::Ref scope = py::Ref::steal(PyDict_New());
-  py::Ref ready = py::Ref::steal(
-      PyRun_String("import _abc, builtins, collections, contextvars, functools, math, operator, sys, types\n",
-                   Py_file_input, scope.get(), scope.get()));
+  py::Ref ready = py::Ref::steal(PyRun_String(
+      "import _abc, _warnings, builtins, collections, contextvars, functools, math, operator, sys, types\n",
+      Py_file_input, scope.get(), scope.get()));
   if (!ready) PyErr_Clear();
   for (const Entry& entry : kEntries) {
     std::string names = entry.names;

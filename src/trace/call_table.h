@@ -31,6 +31,7 @@ enum class Model : uint8_t {
   ContextSet,
   ContextReset,
   InstanceDict,  // vars(object)
+  Frames,        // looks at the frames of its callers, or changes how they run
   RecursionLimit,
   Own,  // one of ours, which tells the watch itself
 };

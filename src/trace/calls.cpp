@@ -122,10 +122,10 @@ class CallModel {
         if (arg(0)) watch_.read_attribute(self_, arg(0));
         return;
       case Model::SetAttribute:
-        if (arg(0) && arg(1)) watch_.write_attribute(self_, arg(0), arg(1), !PyCFunction_Check(call_.callable));
+        if (arg(0) && arg(1)) watch_.write_attribute(self_, arg(0), {arg(1)}, !PyCFunction_Check(call_.callable));
         return;
       case Model::DeleteAttribute:
-        if (arg(0)) watch_.write_attribute(self_, arg(0), nullptr, !PyCFunction_Check(call_.callable));
+        if (arg(0)) watch_.write_attribute(self_, arg(0), {nullptr}, !PyCFunction_Check(call_.callable));
         return;
       case Model::DictLookup:
         if (self_ && arg(0) && PyDict_Check(self_)) watch_.read_dict_key(self_, arg(0));
@@ -151,6 +151,8 @@ class CallModel {
         if (!call_.size()) return watch_.give_up("the call asks for its local variables");
         if (!watch_.is_fresh(self_) && mg_dict_slot(self_)) watch_.guards.read_instance(self_);
         return;
+      case Model::Frames:
+        return watch_.give_up("the call runs " + callable_name(call_.callable) + ", which looks at frames");
       case Model::RecursionLimit: return watch_.guards.read_recursion_limit();
       case Model::ClassCall:
       case Model::ContextSet:
@@ -240,14 +242,13 @@ class CallModel {
     if (!self_ || watch_.is_fresh(self_)) return;
     if (!PyDict_Check(self_) || !arg(0) || !guard::is_atom(arg(0))) return watch_.mutate(self_, "pop");
     watch_.read_dict_key(self_, arg(0));
-    if (PyDict_GetItemWithError(self_, arg(0))) watch_.mutate(self_, "pop");
+    if (PyDict_GetItemWithError(self_, arg(0))) watch_.write_item(self_, arg(0), {nullptr});
     PyErr_Clear();
   }
 
   void before_mutation() {
     if (!self_) return;
-    bool no_effect = model_ == Model::Init && definition_is_object_init();
-    if (!no_effect) watch_.mutate(self_, call_.callable);
+    bool no_effect = (model_ == Model::Init && definition_is_object_init()) || watch_.is_fresh(self_);
     bool compares_items = model_ == Model::Mutate && (name_is("sort") || name_is("remove"));
     bool compares = compares_items || PyAnySet_Check(self_);
     for (size_t i = rest_; i < call_.size(); ++i) {
@@ -257,6 +258,38 @@ class CallModel {
         read_one_for_storing(call_.args[i]);
     }
     if (compares_items) watch_.read_deep(self_);
+    if (!no_effect && watch_.alive() && !repeat()) watch_.mutate(self_, call_.callable);
+  }
+
+  // Lets the program make the change again. False if it cannot.
+  bool repeat() {
+    Kind kind = watch_.kind_of(Py_TYPE(self_));
+    bool plain = (kind == Kind::List || kind == Kind::Dict || kind == Kind::Set) && !is_python_class(Py_TYPE(self_));
+    if (!plain || model_ != Model::Mutate || call_.keyword_names) return false;
+    PyObject* function = call_.callable;
+    if (bound_) {
+      py::Ref name = py::Ref::steal(PyUnicode_FromString(std::string(method_name(function)).c_str()));
+      function = name ? _PyType_Lookup(Py_TYPE(self_), name.get()) : nullptr;
+    }
+    if (!function || Py_TYPE(function) != &PyMethodDescr_Type) return false;
+    std::vector<PyObject*> rest(call_.args + rest_, call_.args + call_.size());
+    py::Ref copy;
+    if (name_is("extend") || name_is("update")) {
+      // What it takes in is what the argument holds now.
+      if (rest.size() != 1) return false;
+      if (PyList_CheckExact(rest[0]) || PyTuple_CheckExact(rest[0]))
+        copy = py::Ref::steal(PySequence_Tuple(rest[0]));
+      else if (PyDict_CheckExact(rest[0]))
+        copy = py::Ref::steal(PyDict_Copy(rest[0]));
+      if (!copy) return PyErr_Clear(), false;
+      rest[0] = copy.get();
+      watch_.mark_fresh(copy.get());
+    }
+    bool ignores_contents = name_is("append") || name_is("appendleft") || name_is("add") || name_is("discard") ||
+                            name_is("extend") || name_is("update") || name_is("clear");
+    if (!ignores_contents) watch_.read_contents(self_);
+    if (watch_.alive()) watch_.repeat(self_, function, rest.data(), rest.size());
+    return true;
   }
 
   bool name_is(std::string_view name) const { return method_name(call_.callable) == name; }
@@ -396,11 +429,17 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
       return call_type((PyTypeObject*)cls, args + skip, positional - skip, keyword_names);
     }
   }
+  if (model == Model::Unknown && call_site_ == args) return call_unknown(callable, args, positional, keyword_names);
   CallModel modelled(*this, call, model, self);
+  size_t effects_before = effects.size();
   modelled.before();
+  bool has_effect = effects.size() > effects_before;
   ConsumerScope consumer(*this);
   py::Ref result = py::Ref::steal(call.make());
-  if (result) modelled.after(result.get());
+  if (result)
+    modelled.after(result.get());
+  else if (has_effect)
+    effects.resize(effects_before);
   return result.release();
 }
 

@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <utility>
+#include <vector>
 
 #include "cpython/cpython.h"
 #include "cpython/ref.h"
@@ -28,15 +29,31 @@ class FrameRun {
     stack_ = locals_ + view_.code->co_nlocalsplus;
     sp_ = view_.stack_pointer;
     pc_ = mg_frame_next_instruction(frame);
+    nodes_.resize(static_cast<size_t>(view_.code->co_nlocalsplus + view_.code->co_stacksize));
     constants_ = ((PyTupleObject*)view_.code->co_consts)->ob_item;
     names_ = ((PyTupleObject*)view_.code->co_names)->ob_item;
   }
 
   PyObject* run(bool throwing);
-  const int* position() const { return &at_; }
+
+  // ---- for the watch: where the frame stands
+
+  PyCodeObject* code() const { return view_.code; }
+  PyObject* function() const { return (PyObject*)view_.function; }
+  bool is_generator() const { return view_.generator != nullptr; }
+  // A watched instruction called the function, and its result is that of the instruction.
+  bool is_direct() const { return returns_node_; }
+  int executing() const { return at_; }
+  size_t size() const { return static_cast<size_t>(sp_ - locals_); }
+  Value value(size_t slot) const { return {locals_[slot], nodes_[slot]}; }
+  void carry(size_t slot, NodeId node) { set_node(locals_ + slot, node); }
+
+  // Those that the caller hands over, if it called this function itself.
+  void take_nodes();
 
  private:
   Next step();
+  Next step_with_nodes(uint8_t opcode, uint32_t arg);
   Next serve_break();
   Next step_variables(uint8_t opcode, uint32_t arg);
   Next step_build(uint8_t opcode, uint32_t arg);
@@ -64,6 +81,33 @@ class FrameRun {
     watch_.give_up(std::string("the interpreter does not run ") + why);
     return Next::Leave;
   }
+
+  // ---- nodes: values on the stack and in local variables that are only carried along
+
+  NodeId& node_at(PyObject** slot) { return nodes_[slot - locals_]; }
+  Value value_at(PyObject** slot) { return {*slot, node_at(slot)}; }
+  void set_node(PyObject** slot, NodeId node) {
+    NodeId& at = node_at(slot);
+    if (slot >= stack_) stack_nodes_ += (node != kKnown) - (at != kKnown);
+    at = node;
+  }
+  void push(PyObject* owned, NodeId node) {
+    *sp_ = owned;
+    if (node != kKnown) set_node(sp_, watch_.provenance.is_known(node) ? kKnown : node);
+    ++sp_;
+  }
+  void settle_top(int count);  // negative: all
+  void settle_frame();
+  Next compute(Node::Kind kind, uint32_t number, int operands, uint8_t opcode, uint32_t arg);
+  Next build_holder(uint8_t opcode, uint32_t arg, int count, int step, int above);
+  Next unpack_holder(uint32_t count);
+  Next take_from_holder();
+  Next branch_on_node(bool jump_if, int target);
+  void hand_over(PyObject* callable, PyObject** args, size_t total, PyObject* keyword_names);
+  // An effect that was noted after `before` others was made, or failed.
+  Next made(bool success, size_t before);
+  Next store_attribute(PyObject* name);
+  Next store_item();
 
   // A key of a new set or dict: its __hash__ and __eq__ matter, and what it holds.
   void read_key(PyObject* key) {
@@ -99,8 +143,11 @@ class FrameRun {
   PyObject **locals_, **stack_, **sp_;
   PyObject **constants_, **names_;
   PyObject* keyword_names_ = nullptr;
-  int pc_;      // the next instruction
-  int at_ = 0;  // the one being executed
+  std::vector<NodeId> nodes_;  // of locals and stack; kKnown above the top
+  int stack_nodes_ = 0;        // how many of the stack have one
+  bool returns_node_ = false;  // to a caller that is watched
+  int pc_;                     // the next instruction
+  int at_ = 0;                 // the one being executed
   PyObject* result_ = nullptr;
 };
 

@@ -10,39 +10,13 @@
 #include <optional>
 #include <vector>
 
+#include "program/operators.h"
 #include "runtime/state.h"
 #include "trace/frame_run.h"
 
 namespace magneto::trace {
 
 namespace {
-
-constexpr binaryfunc kBinary[] = {PyNumber_Add,
-                                  PyNumber_And,
-                                  PyNumber_FloorDivide,
-                                  PyNumber_Lshift,
-                                  PyNumber_MatrixMultiply,
-                                  PyNumber_Multiply,
-                                  PyNumber_Remainder,
-                                  PyNumber_Or,
-                                  [](PyObject* a, PyObject* b) { return PyNumber_Power(a, b, Py_None); },
-                                  PyNumber_Rshift,
-                                  PyNumber_Subtract,
-                                  PyNumber_TrueDivide,
-                                  PyNumber_Xor,
-                                  PyNumber_InPlaceAdd,
-                                  PyNumber_InPlaceAnd,
-                                  PyNumber_InPlaceFloorDivide,
-                                  PyNumber_InPlaceLshift,
-                                  PyNumber_InPlaceMatrixMultiply,
-                                  PyNumber_InPlaceMultiply,
-                                  PyNumber_InPlaceRemainder,
-                                  PyNumber_InPlaceOr,
-                                  [](PyObject* a, PyObject* b) { return PyNumber_InPlacePower(a, b, Py_None); },
-                                  PyNumber_InPlaceRshift,
-                                  PyNumber_InPlaceSubtract,
-                                  PyNumber_InPlaceTrueDivide,
-                                  PyNumber_InPlaceXor};
 
 constexpr size_t kMaxLoops = 1'000'000;  // of all frames together, counting calls: half a second or so
 
@@ -54,10 +28,12 @@ constexpr size_t kMaxDepth = 400;  // of watched frames: each takes C stack as w
 
 Next FrameRun::load_attribute(PyObject* name) {
   PyObject* object = sp_[-1];
-  watch_.read_attribute(object, name);
+  NodeId node = watch_.look_up_attribute(object, name);
   PyObject* value = PyObject_GetAttr(object, name);
   if (value) watch_.finish_attribute(object, name, value);
-  return replace(1, value);
+  Next next = replace(1, value);
+  if (next == Next::Go) set_node(sp_ - 1, watch_.carried(node, value));
+  return next;
 }
 
 Next FrameRun::load_method(PyObject* name) {
@@ -83,12 +59,14 @@ Next FrameRun::step_variables(uint8_t opcode, uint32_t arg) {
     case LOAD_FAST: {
       PyObject* value = locals_[arg];
       if (!value) return leave("a read of an unbound local variable");
-      push(Py_NewRef(value));
+      push(Py_NewRef(value), nodes_[arg]);
       return Next::Go;
     }
     case STORE_FAST: {
       PyObject* old = locals_[arg];
       locals_[arg] = pop();
+      nodes_[arg] = node_at(sp_);
+      if (stack_nodes_) set_node(sp_, kKnown);
       Py_XDECREF(old);
       return Next::Go;
     }
@@ -96,6 +74,7 @@ Next FrameRun::step_variables(uint8_t opcode, uint32_t arg) {
       PyObject* old = locals_[arg];
       if (!old) return leave("the deletion of an unbound local variable");
       locals_[arg] = nullptr;
+      nodes_[arg] = kKnown;
       Py_DECREF(old);
       return Next::Go;
     }
@@ -105,33 +84,33 @@ Next FrameRun::step_variables(uint8_t opcode, uint32_t arg) {
       if (!PyDict_CheckExact(view_.globals) || !PyDict_CheckExact(view_.builtins)) return leave("unusual globals");
       PyObject* value = PyDict_GetItemWithError(view_.globals, name);
       if (!value && !PyErr_Occurred()) value = PyDict_GetItemWithError(view_.builtins, name);
-      watch_.read_global(view_.globals, view_.builtins, name);
+      NodeId node = watch_.look_up_global(view_.globals, view_.builtins, name);
       if (!value) return leave("a read of an undefined global variable");
       if (arg & 1) push(nullptr);
-      push(Py_NewRef(value));
+      push(Py_NewRef(value), node);
       return Next::Go;
     }
     case STORE_GLOBAL: {
+      Value stored = value_at(sp_ - 1);
+      watch_.write_global(view_.globals, names_[arg], stored);
+      set_node(sp_ - 1, kKnown);
       py::Ref value = pop_ref();
-      watch_.write_global(view_.globals, names_[arg], value.get());
       return PyDict_SetItem(view_.globals, names_[arg], value.get()) < 0 ? Next::Error : Next::Go;
     }
     case LOAD_ATTR: return load_attribute(names_[arg]);
     case LOAD_METHOD: return load_method(names_[arg]);
-    case STORE_ATTR: {
-      py::Ref object = pop_ref(), value = pop_ref();
-      watch_.write_attribute(object.get(), names_[arg], value.get());
-      return PyObject_SetAttr(object.get(), names_[arg], value.get()) < 0 ? Next::Error : Next::Go;
-    }
+    case STORE_ATTR: return store_attribute(names_[arg]);
     case DELETE_ATTR: {
       py::Ref object = pop_ref();
-      watch_.write_attribute(object.get(), names_[arg], nullptr);
-      return PyObject_SetAttr(object.get(), names_[arg], nullptr) < 0 ? Next::Error : Next::Go;
+      size_t before = watch_.effects.size();
+      watch_.write_attribute(object.get(), names_[arg], {nullptr});
+      return made(PyObject_SetAttr(object.get(), names_[arg], nullptr) == 0, before);
     }
     case MAKE_CELL: {
       PyObject* cell = PyCell_New(locals_[arg]);
       if (!cell) return Next::Error;
       watch_.mark_fresh(cell);
+      watch_.settle(std::exchange(nodes_[arg], kKnown));
       Py_XDECREF(locals_[arg]);
       locals_[arg] = cell;
       return Next::Go;
@@ -142,16 +121,19 @@ Next FrameRun::step_variables(uint8_t opcode, uint32_t arg) {
       for (uint32_t i = 0; i < arg; ++i) locals_[first + i] = Py_NewRef(PyTuple_GET_ITEM(closure, i));
       return Next::Go;
     }
-    case LOAD_CLOSURE: push(Py_NewRef(locals_[arg])); return Next::Go;
+    case LOAD_CLOSURE: push(Py_NewRef(locals_[arg]), nodes_[arg]); return Next::Go;
     case LOAD_DEREF: {
       PyObject* value = PyCell_GET(locals_[arg]);
       if (!value) return leave("a read of an unbound variable");
-      watch_.read_cell(locals_[arg]);
-      push(Py_NewRef(value));
+      watch_.settle(nodes_[arg]);
+      NodeId node = watch_.look_up_cell(locals_[arg]);
+      push(Py_NewRef(value), node);
       return Next::Go;
     }
     case STORE_DEREF: {
-      watch_.write_cell(locals_[arg]);
+      watch_.settle(nodes_[arg]);
+      watch_.write_cell(locals_[arg], value_at(sp_ - 1));
+      set_node(sp_ - 1, kKnown);
       PyObject* old = PyCell_GET(locals_[arg]);
       PyCell_SET(locals_[arg], pop());
       Py_XDECREF(old);
@@ -160,7 +142,8 @@ Next FrameRun::step_variables(uint8_t opcode, uint32_t arg) {
     case DELETE_DEREF: {
       PyObject* old = PyCell_GET(locals_[arg]);
       if (!old) return leave("the deletion of an unbound variable");
-      watch_.write_cell(locals_[arg]);
+      watch_.settle(nodes_[arg]);
+      watch_.write_cell(locals_[arg], {nullptr});
       PyCell_SET(locals_[arg], nullptr);
       Py_DECREF(old);
       return Next::Go;
@@ -182,7 +165,7 @@ Next FrameRun::binary(uint32_t arg) {
     if (kind == Kind::List || kind == Kind::Dict || kind == Kind::Set || kind == Kind::Iterator)
       watch_.mutate(left, "an in-place operator");
   }
-  PyObject* result = kBinary[arg](left, right);
+  PyObject* result = program::kOperators[arg].apply(left, right);
   if (result && watch_.alive()) {
     if (watch_.is_tensor(result))
       watch_.check_tensors(result, "an operator");
@@ -198,9 +181,13 @@ Next FrameRun::call(uint32_t arg) {
   PyObject** args = sp_ - total;
   PyObject* names = std::exchange(keyword_names_, nullptr);
   size_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
-  PyObject* result = watch_.call(args[-1], args, total - keywords, names);
+  hand_over(args[-1], args, total, names);
+  PyObject* result = watch_.call_here(args[-1], args, total - keywords, names);
+  NodeId node = std::exchange(watch_.handover, {}).returned;
   Next next = replace(static_cast<int>(arg) + 2, result);
-  return next == Next::Go ? serve_break() : next;
+  if (next != Next::Go) return next;
+  if (node != kKnown) set_node(sp_ - 1, node);
+  return serve_break();
 }
 
 Next FrameRun::call_with_tuple(uint32_t arg) {
@@ -254,8 +241,9 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
     case BINARY_OP: return binary(arg);
     case BINARY_SUBSCR: {
       PyObject *object = sp_[-2], *key = sp_[-1];
+      NodeId node = kKnown;
       if (watch_.is_dict(object))
-        watch_.read_dict_key(object, key);
+        node = watch_.look_up_key(object, key);
       else if (PyList_CheckExact(object) || PyTuple_CheckExact(object))
         watch_.read_contents(object);  // looks into none of the items
       else
@@ -268,19 +256,17 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
         watch_.check_tensors(result, "indexing a tensor");
       else if (result && PyList_CheckExact(result) && Py_REFCNT(result) == 1)
         watch_.mark_fresh(result);
-      return replace(2, result);
+      Next next = replace(2, result);
+      if (next == Next::Go) set_node(sp_ - 1, watch_.carried(node, result));
+      return next;
     }
-    case STORE_SUBSCR: {
-      py::Ref key = pop_ref(), object = pop_ref(), value = pop_ref();
-      watch_.read_operand(key.get());
-      watch_.write_item(object.get(), key.get(), value.get());
-      return PyObject_SetItem(object.get(), key.get(), value.get()) < 0 ? Next::Error : Next::Go;
-    }
+    case STORE_SUBSCR: return store_item();
     case DELETE_SUBSCR: {
       py::Ref key = pop_ref(), object = pop_ref();
       watch_.read_operand(key.get());
-      watch_.write_item(object.get(), key.get(), nullptr);
-      return PyObject_DelItem(object.get(), key.get()) < 0 ? Next::Error : Next::Go;
+      size_t before = watch_.effects.size();
+      watch_.write_item(object.get(), key.get(), {nullptr});
+      return made(PyObject_DelItem(object.get(), key.get()) == 0, before);
     }
     case COMPARE_OP: {
       watch_.read_operand(sp_[-2]);
@@ -311,10 +297,10 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
     case UNARY_POSITIVE:
     case UNARY_INVERT: {
       watch_.read_operand(sp_[-1]);
-      unaryfunc apply = opcode == UNARY_NEGATIVE   ? PyNumber_Negative
-                        : opcode == UNARY_POSITIVE ? PyNumber_Positive
-                                                   : PyNumber_Invert;
-      PyObject* result = apply(sp_[-1]);
+      uint32_t number = opcode == UNARY_NEGATIVE   ? program::kNegative
+                        : opcode == UNARY_POSITIVE ? program::kPositive
+                                                   : program::kInvert;
+      PyObject* result = program::kOperators[number].apply(sp_[-1], nullptr);
       if (result && watch_.is_tensor(result)) watch_.check_tensors(result, "an operator");
       return replace(1, result);
     }
@@ -408,7 +394,10 @@ Next FrameRun::step() {
       }
       if (instruction.opcode == RESUME) return Next::Go;
       [[fallthrough]];
-    default: return step_variables(instruction.opcode, instruction.arg);
+    default:
+      if (stack_nodes_) [[unlikely]]
+        return step_with_nodes(instruction.opcode, instruction.arg);
+      return step_variables(instruction.opcode, instruction.arg);
   }
 }
 
@@ -426,7 +415,10 @@ bool FrameRun::handle_error(bool with_traceback) {
   mg_handler found;
   bool handled = mg_find_handler(view_.code, at_, &found);
   PyObject** keep = handled ? stack_ + found.depth : stack_;
-  while (sp_ > keep) Py_XDECREF(*--sp_);
+  while (sp_ > keep) {
+    set_node(--sp_, kKnown);
+    Py_XDECREF(*sp_);
+  }
   if (!handled) return false;
   if (found.push_offset) {
     PyObject* offset = PyLong_FromLong(static_cast<long>(*view_.executing - view_.first_code_unit));
@@ -519,7 +511,8 @@ PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
     return mg_eval_default(thread, frame, throwing);
   }
   FrameRun run(*watch, thread, frame, code);
-  watch->running.emplace_back(view.code, run.position());
+  run.take_nodes();
+  watch->running.push_back(&run);
   PyObject* result = run.run(throwing);
   watch->running.pop_back();
   return result;

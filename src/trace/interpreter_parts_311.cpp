@@ -414,11 +414,15 @@ Next FrameRun::step_rare(uint8_t opcode, uint32_t arg) {
     case PUSH_NULL: push(nullptr); return Next::Go;
     case RETURN_GENERATOR: return Next::Generator;
     case RETURN_VALUE:
+      watch_.handover = {};
+      if (!returns_node_) settle_top(1);
+      watch_.handover.returned = std::exchange(node_at(sp_ - 1), kKnown);
       result_ = pop();
       watch_.leave_function(result_);
       return Next::Return;
     case YIELD_VALUE:
       if (!view_.generator || !PyGen_CheckExact(view_.generator)) return leave("coroutines");
+      settle_frame();
       result_ = pop();
       watch_.leave_function(result_);
       if (mg_handler handler; mg_find_handler(view_.code, at_, &handler))

@@ -9,7 +9,9 @@
 #include "cpython/text.h"
 #include "runtime/state.h"
 #include "trace/call_table.h"
+#include "trace/frame_run.h"
 #include "trace/known_types.h"
+#include "trace/writer.h"
 
 namespace magneto::trace {
 
@@ -32,14 +34,25 @@ bool has_plain_keys(PyObject* dict) {
 
 }  // namespace
 
-Watch::Watch(const guard::Arguments& arguments)
-    : arguments_(arguments), plug_(runtime::tensor_plug()), outer_(runtime::thread_state().watch) {
-  recording = plug_.record([this](std::string reason) { fail_from_recording(reason); });
+Watch::Watch(const guard::Arguments& arguments, guard::Entry* first, program::Program* program)
+    : arguments_(arguments),
+      plug_(runtime::tensor_plug()),
+      writer_(std::make_unique<Writer>(*this, arguments)),
+      entry_(first),
+      program_(program),
+      global_state_(plug_.global_state()),
+      outer_(runtime::thread_state().watch) {
+  start_recording();
   for (PyObject* tensor : arguments.tensors()) recording->add_input(tensor);
+  writer_->start(program);
   runtime::thread_state().watch = this;
 }
 
 Watch::~Watch() { runtime::thread_state().watch = outer_; }
+
+void Watch::start_recording() {
+  recording = plug_.record([this](std::string reason) { fail_from_recording(reason); });
+}
 
 Watch* Watch::current() {
   runtime::ThreadState& state = runtime::thread_state();
@@ -75,12 +88,6 @@ void Watch::locate() {
   PyErr_Restore(type, value, traceback);
 }
 
-bool Watch::ended_cleanly() {
-  if (!open_context_.empty()) give_up("the call leaves a context variable set");
-  if (!open_generators.empty()) give_up("the call leaves a generator that has a handler or finally clause to run");
-  return alive();
-}
-
 Kind Watch::kind_of(PyTypeObject* type) {
   if (type == &PyLong_Type || type == &PyUnicode_Type || type == &PyBool_Type) return Kind::Atom;
   if (const Kind* known = kinds_.find(type)) return *known;
@@ -94,6 +101,44 @@ bool Watch::is_argument(PyObject* object) const {
   if (arguments_.containers().contains(object)) return true;
   const auto& tensors = arguments_.tensors();
   return std::find(tensors.begin(), tensors.end(), object) != tensors.end();
+}
+
+// ---- values that are only carried along
+
+namespace {
+
+bool may_be_carried(PyObject* value) { return PyLong_CheckExact(value) || PyFloat_CheckExact(value); }
+
+}  // namespace
+
+void Watch::settle(NodeId id) {
+  std::vector<NodeId> open{id};
+  while (!open.empty()) {
+    NodeId next = open.back();
+    open.pop_back();
+    if (provenance.is_known(next)) continue;
+    Node& node = provenance[next];
+    node.settled = true;
+    if (node.kind == Node::Kind::Key)
+      guards.read_key(node.owner, node.key.get(), node.value.get());
+    else if (node.kind == Node::Kind::Cell)
+      guards.read_cell(node.owner, node.value.get());
+    else if (node.kind == Node::Kind::Register && guard::is_atom(node.value.get()))
+      provenance.settled_registers.push_back(next);
+    else if (node.kind == Node::Kind::Register)
+      give_up("the call uses a " + type_name(node.value.get()) + " that an unknown function may have changed");
+    else if (node.kind == Node::Kind::Holder)
+      open.insert(open.end(), node.items.begin(), node.items.end());
+    else
+      open.insert(open.end(), {node.left, node.right});
+  }
+}
+
+NodeId Watch::carried(NodeId node, PyObject* found) {
+  if (provenance.is_known(node)) return kKnown;
+  if (guard::same_value(provenance[node].value.get(), found)) return node;
+  settle(node);
+  return kKnown;
 }
 
 // ---- reads
@@ -119,19 +164,35 @@ void Watch::saw(PyObject* value) {
   }
 }
 
-void Watch::read_dict_key(PyObject* dict, PyObject* key) {
-  if (!alive() || !is_tracked(dict)) return;
-  if (scanned_dicts_.insert(dict) && !has_plain_keys(dict))
-    return give_up("the call looks into a dict whose keys are objects with methods of their own");
-  if (!guard::is_atom(key)) return read_contents(dict);
-  if (!guards.read_key(dict, key)) return;
+NodeId Watch::look_up_key(PyObject* dict, PyObject* key) {
+  if (!alive() || !is_tracked(dict)) return kKnown;
+  if (scanned_dicts_.insert(dict) && !has_plain_keys(dict)) {
+    give_up("the call looks into a dict whose keys are objects with methods of their own");
+    return kKnown;
+  }
+  if (!guard::is_atom(key)) {
+    read_contents(dict);
+    return kKnown;
+  }
+  if (is_changed(dict)) {
+    const Effect* write = last_write(dict, key);
+    if (write && !write->key) give_up("the call looks into a dict that it has changed");
+    if (write) return write->operands.back().second;
+  }
   PyObject* value = PyDict_GetItemWithError(dict, key);
   if (!value) PyErr_Clear();
-  saw(value);
+  if (value && may_be_carried(value)) return provenance.add_read(dict, key, value);
+  if (guards.read_key(dict, key)) saw(value);
+  return kKnown;
 }
 
 void Watch::read_contents(PyObject* container) {
   if (!alive() || !is_tracked(container)) return;
+  if (is_changed(container)) {
+    if (!guards.has_read_all(container))
+      return give_up("the call looks at a " + type_name(container) + " that it has changed");
+    return settle_stored(container);
+  }
   switch (kind_of(Py_TYPE(container))) {
     case Kind::List:
       guards.read_list(container);
@@ -243,19 +304,23 @@ void Watch::read_truth(PyObject* value) {
   }
 }
 
-void Watch::read_cell(PyObject* cell) {
-  if (is_fresh(cell)) return;
-  guards.read_cell(cell);
-  saw(PyCell_GET(cell));
+NodeId Watch::look_up_cell(PyObject* cell) {
+  if (!alive() || is_fresh(cell)) return kKnown;
+  if (const Effect* write = is_changed(cell) ? last_write(cell, nullptr) : nullptr)
+    return write->operands.back().second;
+  PyObject* value = PyCell_GET(cell);
+  if (value && may_be_carried(value)) return provenance.add_read(cell, nullptr, value);
+  guards.read_cell(cell, value);
+  saw(value);
+  return kKnown;
 }
 
-void Watch::read_global(PyObject* globals, PyObject* builtins, PyObject* name) {
-  read_dict_key(globals, name);
+NodeId Watch::look_up_global(PyObject* globals, PyObject* builtins, PyObject* name) {
+  NodeId node = look_up_key(globals, name);
   PyObject* value = PyDict_GetItemWithError(globals, name);
-  if (!value) {
-    PyErr_Clear();
-    read_dict_key(builtins, name);
-  }
+  if (value) return node;
+  PyErr_Clear();
+  return look_up_key(builtins, name);
 }
 
 void Watch::read_iterable(PyObject* value) {
@@ -330,7 +395,7 @@ void Watch::use_identity(PyObject* value, const char* what) {
 void Watch::note_tensor_work() {
   mg_handler handler;
   for (size_t i = 0; i < running.size() && !work_in_handler; ++i)
-    work_in_handler = mg_find_handler(running[i].first, *running[i].second, &handler);
+    work_in_handler = mg_find_handler(running[i]->code(), running[i]->executing(), &handler);
 }
 
 void Watch::check_tensors(PyObject* result, const What& what) {
@@ -351,14 +416,41 @@ void Watch::check_tensors(PyObject* result, const What& what) {
 // ---- effects
 
 // Storing what is there already is no effect, as long as a guard says that it is there.
-void Watch::unchanged_or_give_up(PyObject* dict, PyObject* key, PyObject* value, const std::string& what) {
-  PyObject* now = value && guard::is_atom(key) ? PyDict_GetItemWithError(dict, key) : nullptr;
+bool Watch::is_there_already(PyObject* dict, PyObject* key, Value value) {
+  if (!value.object || !provenance.is_known(value.node) || is_changed(dict)) return false;
+  PyObject* now = PyDict_GetItemWithError(dict, key);
   if (!now) PyErr_Clear();
-  if (!now || (now != value && !guard::same_atom(now, value))) return give_up(what);
+  if (!now || (now != value.object && !guard::same_atom(now, value.object))) return false;
   read_dict_key(dict, key);
+  return true;
 }
 
-void Watch::write_attribute(PyObject* object, PyObject* name, PyObject* value, bool direct) {
+const Effect* Watch::last_write(PyObject* container, PyObject* key) const {
+  for (auto effect = effects.rbegin(); effect != effects.rend(); ++effect)
+    if (effect->container == container && (!effect->key || !key || guard::same_atom(effect->key.get(), key)))
+      return &*effect;
+  return nullptr;
+}
+
+// What was stored into the container is about to be taken out where nobody follows it.
+void Watch::settle_stored(PyObject* container) {
+  for (const Effect& effect : effects)
+    if (effect.container == container)
+      for (const auto& [object, node] : effect.operands) settle(node);
+}
+
+// Of a dict, under a key that is an atom.
+void Watch::write_key(Effect effect) {
+  bool deletes = effect.op == program::Op::DeleteAttribute || effect.op == program::Op::DeleteItem;
+  if (deletes && effect.key) read_dict_key(effect.container, effect.key.get());
+  PyObject* old = effect.key ? guard::find_key(effect.container, effect.key.get()) : nullptr;
+  if (old && Py_REFCNT(old) == 2 && guards.is_owner(old))  // it must die now, and not when the guards let it go
+    return give_up("the call drops an object that it has looked into");
+  changed_.insert(effect.container);
+  effects.push_back(std::move(effect));
+}
+
+void Watch::write_attribute(PyObject* object, PyObject* name, Value value, bool direct) {
   if (!alive()) return;
   PyTypeObject* type = Py_TYPE(object);
   if (!PyUnicode_Check(name)) return give_up("the call sets an attribute whose name is no string");
@@ -367,11 +459,12 @@ void Watch::write_attribute(PyObject* object, PyObject* name, PyObject* value, b
   if (is_tensor(object)) return give_up("the call sets the attribute '" + text(name) + "' of a tensor");
   bool generic = direct || type->tp_setattro == PyObject_GenericSetAttr;
   bool python = kind_of(type) != Kind::Unknown && (type->tp_flags & Py_TPFLAGS_HEAPTYPE);
-  bool watched = method_is_python(type, value ? "__setattr__" : "__delattr__");
-  if (!generic && python && watched && !PyType_Check(object)) return;
+  bool watched = method_is_python(type, value.object ? "__setattr__" : "__delattr__");
+  if (!generic && python && watched && !PyType_Check(object)) return settle(value.node);
   generic |= python && !PyType_Check(object) && !watched;
   PyObject* descriptor = _PyType_Lookup(type, name);
   if (descriptor && Py_TYPE(descriptor)->tp_descr_set) {
+    settle(value.node);
     if (kind_of(Py_TYPE(descriptor)) == Kind::Instance) return guards.read_specials(Py_TYPE(descriptor));
     if (Py_TYPE(descriptor) == &PyProperty_Type) {
       if (!property_is_python(descriptor, "fset"))
@@ -382,40 +475,82 @@ void Watch::write_attribute(PyObject* object, PyObject* name, PyObject* value, b
   bool is_special = PyUnicode_CompareWithASCIIString(name, "__dict__") == 0 ||
                     PyUnicode_CompareWithASCIIString(name, "__class__") == 0;
   if (is_special) return give_up("the call sets " + text(name) + " of an object");
-  if (is_fresh(object)) return;
-  std::string what =
-      "the call sets the attribute '" + text(name) + "' of a " + type->tp_name + " that existed before it";
-  PyObject** slot = generic && !descriptor ? mg_dict_slot(object) : nullptr;
-  if (!slot || !*slot) return give_up(what);
+  if (is_fresh(object)) return settle(value.node);
+  bool in_dict = generic && !(descriptor && Py_TYPE(descriptor)->tp_descr_set);
+  PyObject** slot = in_dict ? mg_dict_slot(object) : nullptr;
+  if (!slot || !*slot)
+    return give_up("the call sets the attribute '" + text(name) + "' of a " + type->tp_name +
+                   " that existed before it");
   guards.read_instance(object);
-  unchanged_or_give_up(*slot, name, value, what);
+  if (is_there_already(*slot, name, value)) return;
+  Effect effect{value.object ? program::Op::SetAttribute : program::Op::DeleteAttribute,
+                *slot,
+                py::Ref::borrow(name),
+                py::Ref::borrow(name),
+                {{py::Ref::borrow(object), kKnown}}};
+  if (value.object) effect.operands.emplace_back(py::Ref::borrow(value.object), value.node);
+  write_key(std::move(effect));
 }
 
-void Watch::write_item(PyObject* container, PyObject* key, PyObject* value) {
+void Watch::write_item(PyObject* container, PyObject* key, Value value) {
   if (!alive()) return;
-  if (is_tensor(container)) return note_tensor_work();
+  if (is_tensor(container)) {
+    settle(value.node);
+    return note_tensor_work();
+  }
   Kind kind = kind_of(Py_TYPE(container));
   if (Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(Py_TYPE(container));
-  if (kind == Kind::Instance) return;
+  if (kind == Kind::Instance) return settle(value.node);
   if (kind != Kind::List && kind != Kind::Dict) return give_up("the call changes an item of a " + type_name(container));
-  bool overridden = method_is_python(Py_TYPE(container), value ? "__setitem__" : "__delitem__");
-  if (overridden || is_fresh(container)) return;
-  std::string what = "the call changes a " + type_name(container) + " that existed before it";
-  if (kind == Kind::Dict && value) return unchanged_or_give_up(container, key, value, what);
-  give_up(what);
+  bool overridden = method_is_python(Py_TYPE(container), value.object ? "__setitem__" : "__delitem__");
+  if (overridden || is_fresh(container)) return settle(value.node);
+  if (kind == Kind::Dict && is_tracked(container) && !scanned_dicts_.contains(container)) {
+    scanned_dicts_.insert(container);
+    if (!has_plain_keys(container))
+      return give_up("the call changes a dict whose keys are objects with methods of their own");
+  }
+  bool by_key = kind == Kind::Dict && guard::is_atom(key);
+  if (by_key && is_there_already(container, key, value)) return;
+  if (!by_key || !is_tracked(container)) settle(value.node), read_contents(container);
+  if (!guard::is_atom(key) && !PySlice_Check(key)) return give_up("the call changes an item under an unusual key");
+  Effect effect{value.object ? program::Op::SetItem : program::Op::DeleteItem,
+                container,
+                py::Ref::borrow(by_key ? key : nullptr),
+                {},
+                {{py::Ref::borrow(container), kKnown}, {py::Ref::borrow(key), kKnown}}};
+  if (value.object) effect.operands.emplace_back(py::Ref::borrow(value.object), value.node);
+  write_key(std::move(effect));
 }
 
-void Watch::write_global(PyObject* globals, PyObject* name, PyObject* value) {
-  if (alive()) unchanged_or_give_up(globals, name, value, "the call sets the global variable '" + text(name) + "'");
+void Watch::write_global(PyObject* globals, PyObject* name, Value value) {
+  if (!alive() || is_there_already(globals, name, value)) return;
+  write_key({program::Op::SetItem,
+             globals,
+             py::Ref::borrow(name),
+             {},
+             {{py::Ref::borrow(globals), kKnown},
+              {py::Ref::borrow(name), kKnown},
+              {py::Ref::borrow(value.object), value.node}}});
 }
 
-void Watch::write_cell(PyObject* cell) {
-  if (!is_fresh(cell)) give_up("the call sets a variable of an enclosing function");
+void Watch::write_cell(PyObject* cell, Value value) {
+  if (!alive() || is_fresh(cell)) return settle(value.node);
+  Effect effect{program::Op::SetCell, cell, {}, {}, {{py::Ref::borrow(cell), kKnown}}};
+  if (value.object) effect.operands.emplace_back(py::Ref::borrow(value.object), value.node);
+  changed_.insert(cell);
+  effects.push_back(std::move(effect));
 }
 
 void Watch::mutate(PyObject* container, const What& what) {
   if (!is_fresh(container))
     give_up("the call changes a " + type_name(container) + " that existed before it (" + what.text() + ")");
+}
+
+void Watch::repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count) {
+  Effect effect{program::Op::Call, container, {}, py::Ref::borrow(function), {{py::Ref::borrow(container), kKnown}}};
+  for (size_t i = 0; i < count; ++i) effect.operands.emplace_back(py::Ref::borrow(rest[i]), kKnown);
+  changed_.insert(container);
+  effects.push_back(std::move(effect));
 }
 
 std::string What::text() const { return words_ ? words_ : callable_name(callable_); }

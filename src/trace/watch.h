@@ -1,8 +1,8 @@
 // One watched call: what it may touch, what it read, and why it cannot be compiled, if so.
 //
 // Every value that a watched instruction meets is one of three: *fresh*, made by this call and free to change; an
-// *argument*, guarded by shape before anything runs; or *tracked*, older than the call, so that reading it makes a
-// guard and changing it ends the watch.
+// *argument*, guarded by shape before anything runs; or *tracked*, older than the call: reading it makes a guard, or a
+// node if the value is only carried along, and changing it is an effect that the program repeats.
 #pragma once
 #include <memory>
 #include <optional>
@@ -14,8 +14,11 @@
 #include "guard/atoms.h"
 #include "guard/pointer_set.h"
 #include "guard/reads.h"
+#include "guard/trie.h"
+#include "program/program.h"
 #include "runtime/state.h"
 #include "runtime/tensor_plug.h"
+#include "trace/provenance.h"
 
 namespace magneto::trace {
 
@@ -45,9 +48,22 @@ class What {
   PyObject* callable_ = nullptr;
 };
 
+// A change of something older than the call, to be made again by the program.
+struct Effect {
+  program::Op op;
+  PyObject* container;                               // the dict, list, set or cell that changes
+  py::Ref key;                                       // what of a dict; null: who knows
+  py::Ref constant;                                  // of the instruction
+  std::vector<std::pair<py::Ref, NodeId>> operands;  // of the instruction; the last is what is stored
+};
+
+class FrameRun;
+class Writer;
+
 class Watch {
  public:
-  explicit Watch(const guard::Arguments& arguments);
+  // `first` and `program` are filled in for the first stretch of the call, others are added behind its cuts.
+  Watch(const guard::Arguments& arguments, guard::Entry* first, program::Program* program);
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -64,26 +80,42 @@ class Watch {
   // ---- what objects are
 
   void mark_fresh(PyObject* object) { fresh_.insert(object); }
-  bool is_fresh(PyObject* object) const { return fresh_.contains(object); }
+  bool is_fresh(PyObject* object) const { return fresh_.contains(object) && !(cuts_ && opaque_.contains(object)); }
   bool is_tracked(PyObject* object) const { return !is_fresh(object) && !arguments_.containers().contains(object); }
   bool is_argument(PyObject* object) const;  // a tensor or container that was passed in
   Kind kind_of(PyTypeObject* type);
   bool is_tensor(PyObject* object) const { return plug_.is_tensor(object); }
   bool is_dict(PyObject* object) { return PyDict_CheckExact(object) || kind_of(Py_TYPE(object)) == Kind::Dict; }
 
+  // ---- values that are only carried along
+
+  Provenance provenance;
+  void settle(NodeId node);
+  // The node, if what was found is what it stands for.
+  NodeId carried(NodeId node, PyObject* found);
+  // From a call to the frame of the function that is called, and back.
+  struct Handover {
+    PyObject* function = nullptr;
+    std::vector<std::pair<int, NodeId>> nodes;  // of its local variables
+    NodeId returned = kKnown;
+  } handover;
+
   // ---- reads; each is noted before or after the real one is made
 
-  void saw(PyObject* value);                              // a value that came out of a tracked object
-  void read_attribute(PyObject* object, PyObject* name);  // before the look-up
+  void saw(PyObject* value);  // a value that came out of a tracked object
+  // What may be carried along gets a node from these; the others settle it.
+  NodeId look_up_attribute(PyObject* object, PyObject* name);  // before the real look-up
+  NodeId look_up_key(PyObject* dict, PyObject* key);
+  NodeId look_up_global(PyObject* globals, PyObject* builtins, PyObject* name);
+  NodeId look_up_cell(PyObject* cell);
+  void read_attribute(PyObject* object, PyObject* name) { settle(look_up_attribute(object, name)); }
   void finish_attribute(PyObject* object, PyObject* name, PyObject* value);
-  void read_dict_key(PyObject* dict, PyObject* key);
+  void read_dict_key(PyObject* dict, PyObject* key) { settle(look_up_key(dict, key)); }
   void read_contents(PyObject* container);                   // items, length and truth; one level
   void read_deep(PyObject* value) { walk(value, false); }    // everything that comparing it would look at
   void read_printed(PyObject* value) { walk(value, true); }  // the same, and the names that repr shows
   void use_specials(PyTypeObject* type);
   void read_truth(PyObject* value);
-  void read_cell(PyObject* cell);
-  void read_global(PyObject* globals, PyObject* builtins, PyObject* name);
   void read_iterable(PyObject* value);
   void read_iterator(PyObject* iterator);  // before it is advanced
   void read_operand(PyObject* value);      // before an operator is applied
@@ -94,34 +126,64 @@ class Watch {
   void note_tensor_work();
   void check_tensors(PyObject* result, const What& what);  // every tensor in it must be known to the recording
 
-  // ---- effects; false: this one ends the watch
+  // ---- effects; each is noted before it is made, and taken back if it fails. No object as the value: delete
 
-  // Value null: delete. `direct`: through object.__setattr__ itself, past a __setattr__ of the class.
-  void write_attribute(PyObject* object, PyObject* name, PyObject* value, bool direct = false);
-  void write_item(PyObject* container, PyObject* key, PyObject* value);
-  void write_global(PyObject* globals, PyObject* name, PyObject* value);
-  void write_cell(PyObject* cell);
-  void mutate(PyObject* container, const What& what);
+  // `direct`: through object.__setattr__ itself, past a __setattr__ of the class.
+  void write_attribute(PyObject* object, PyObject* name, Value value, bool direct = false);
+  void write_item(PyObject* container, PyObject* key, Value value);
+  void write_global(PyObject* globals, PyObject* name, Value value);
+  void write_cell(PyObject* cell, Value value);
+  void mutate(PyObject* container, const What& what);  // in a way that cannot be repeated
+  void repeat(PyObject* container, PyObject* function, PyObject* const* rest,
+              size_t count);  // function(container, ...)
+  std::vector<Effect> effects;
+  const guard::PointerSet& changed() const { return changed_; }
+  bool is_changed(PyObject* container) const { return !effects.empty() && changed_.contains(container); }
 
   // ---- calls: makes the call and notes what it means. Null: error set
 
   PyObject* call(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names);
+  // The same for an instruction that does nothing else: the call may be cut here.
+  PyObject* call_here(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names) {
+    call_site_ = args;
+    return call(callable, args, positional, keyword_names);
+  }
+
+  // ---- stretches: what is between two calls of something unknown
+
+  // The call is over: writes the rest of its programs. What is written of a call that gives up behind a cut holds up
+  // to that cut.
+  void finish(Value result);
+  bool has_program() const;
+  guard::RootNames roots;                // what the guards of the first stretch start from
+  std::vector<guard::Read> first_reads;  // the guards of the first stretch, which held at its end
 
   // ---- the parts of the capture
 
   guard::Reads guards;
   std::unique_ptr<runtime::Recording> recording;
-  size_t frames = 0;                                          // watched so far
-  size_t loops = 0;                                           // backward jumps and calls so far
-  std::vector<std::pair<PyCodeObject*, const int*>> running;  // watched frames: code, and the instruction it is at
+  size_t frames = 0;               // watched so far
+  size_t loops = 0;                // backward jumps and calls so far
+  std::vector<FrameRun*> running;  // watched frames, outermost first
   // How many frames were running when C code was entered that looks at what Python code hands to it.
   size_t consumer_depth = SIZE_MAX;
   std::vector<PyObject*> open_generators;  // suspended where being dropped would run more of their code
   bool work_in_handler = false;            // tensor work was done where an exception would have been handled
-  bool ended_cleanly();                    // nothing is left open: context variables are reset, generators finished
 
  private:
   friend class CallModel;
+  void start_recording();
+  bool ends_cleanly();  // nothing is left open: context variables are reset, generators finished
+  bool close_stretch();
+  std::string first_change(std::vector<guard::Read>& reads) const;
+  void open_stretch();
+  // Ends the stretch before the innermost instruction, which calls something unknown. False: gave up.
+  bool cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names);
+  void describe_frames(program::Cut* cut);
+  bool can_be_put_back(const FrameRun& frame) const;
+  void make_opaque();
+  bool reaches_opaque(PyObject* object, guard::PointerSet* seen) const;
+  PyObject* call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names);
   void fail_from_recording(const std::string& reason);
   void check_tensors_if_any(PyObject* result);
   void finish_tensor_op(PyObject* callable, PyObject* result);
@@ -131,7 +193,10 @@ class Watch {
   bool read_class_attribute(PyTypeObject* type, PyObject* name, PyObject* object);
   void read_tensor_attribute(PyObject* tensor, PyObject* name);
   void read_super(PyObject* super, PyObject* name);
-  void unchanged_or_give_up(PyObject* dict, PyObject* key, PyObject* value, const std::string& what);
+  bool is_there_already(PyObject* dict, PyObject* key, Value value);
+  void write_key(Effect effect);
+  const Effect* last_write(PyObject* container, PyObject* key) const;
+  void settle_stored(PyObject* container);
   PyObject* call_type(PyTypeObject* type, PyObject* const* args, size_t positional, PyObject* keyword_names);
   void before_making(PyTypeObject* type);
   bool may_be_called_later(PyObject* callable, PyObject* const* iterables, size_t count);
@@ -140,9 +205,21 @@ class Watch {
   const guard::Arguments& arguments_;
   const runtime::TensorPlug& plug_;
   guard::PointerSet fresh_;
+  guard::PointerSet opaque_;  // made by this call, but known to code that nobody watched
+  size_t cuts_ = 0;
+  size_t operations_ = 0;                 // in the stretches that are closed
+  PyObject* const* call_site_ = nullptr;  // the arguments of the innermost instruction that is nothing but a call
+  std::unique_ptr<Writer> writer_;
+  guard::Entry* entry_;                        // the stretch that is being watched
+  program::Program* program_;                  // its program
+  std::shared_ptr<program::Stretch> stretch_;  // the same, unless it is the first
+  program::Cut* last_cut_ = nullptr;
+  std::vector<uint32_t> input_registers_;  // of the recording's inputs, behind a cut
+  std::unique_ptr<runtime::GlobalState> global_state_;
   guard::PointerMap<Kind> kinds_;
   std::vector<py::Ref> kept_types_;                        // those in kinds_
   guard::PointerSet scanned_dicts_;                        // whose keys were looked at
+  guard::PointerSet changed_;                              // older containers with an effect
   guard::PointerPairSet attributes_;                       // of tracked instances, whose reads are noted already
   std::vector<std::pair<py::Ref, py::Ref>> open_context_;  // context variables set by the call, with their tokens
   PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh

@@ -28,9 +28,9 @@ def effect(
 # -- attributes, items, variables -------------------------------------------------------------------------------------
 
 OBJECT = "class C:\n  pass\no = C()\no.n = 0\n"
-effect("attribute", OBJECT + "def f():\n  o.n += 1\n  return o.n", "o.n")
-effect("attribute_set_only", OBJECT + "def f():\n  o.n = 1\n  return 2", "o.n", "o.n = 0")
-effect("attribute_of_an_argument", OBJECT + "def f(x):\n  x.n += 1\n  return 1", "o.n", args="o")
+effect("attribute", OBJECT + "def f():\n  o.n += 1\n  return o.n", "o.n", compiled=True)
+effect("attribute_set_only", OBJECT + "def f():\n  o.n = 1\n  return 2", "o.n", "o.n = 0", compiled=True)
+effect("attribute_of_an_argument", OBJECT + "def f(x):\n  x.n += 1\n  return 1", "o.n", args="o", compiled=True)
 effect(
     "attribute_deleted",
     OBJECT + "def f():\n  had = hasattr(o, 'z')\n  if had: del o.z\n  return had",
@@ -38,14 +38,17 @@ effect(
     "o.z = 1",
     compiled=None,
 )
-effect("attribute_by_setattr", OBJECT + "def f():\n  setattr(o, 'n', o.n + 1)\n  return 1", "o.n")
-effect("attribute_by_dict", OBJECT + "def f():\n  o.__dict__['n'] += 1\n  return 1", "o.n")
+effect("attribute_by_setattr", OBJECT + "def f():\n  setattr(o, 'n', o.n + 1)\n  return 1", "o.n", compiled=True)
+effect("attribute_by_dict", OBJECT + "def f():\n  o.__dict__['n'] += 1\n  return 1", "o.n", compiled=True)
 effect("attribute_by_vars", OBJECT + "def f():\n  vars(o).update(n=o.n + 1)\n  return 1", "o.n")
 effect("attribute_of_a_class", "class C: n = 0\ndef f():\n  C.n += 1\n  return C.n", "C.n")
-effect("attribute_of_a_function", "def g(): pass\ng.n = 0\ndef f():\n  g.n += 1\n  return 1", "g.n")
-effect("attribute_of_itself", "def f():\n  f.n += 1\n  return f.n\nf.n = 0", "f.n")
+effect("attribute_of_a_function", "def g(): pass\ng.n = 0\ndef f():\n  g.n += 1\n  return 1", "g.n", compiled=True)
+effect("attribute_of_itself", "def f():\n  f.n += 1\n  return f.n\nf.n = 0", "f.n", compiled=True)
 effect(
-    "attribute_of_a_module", "import types\nm = types.ModuleType('m')\nm.n = 0\ndef f():\n  m.n += 1\n  return 1", "m.n"
+    "attribute_of_a_module",
+    "import types\nm = types.ModuleType('m')\nm.n = 0\ndef f():\n  m.n += 1\n  return 1",
+    "m.n",
+    compiled=True,
 )
 effect(
     "attribute_in_a_slot", "class C: __slots__ = ('n',)\no = C()\no.n = 0\ndef f():\n  o.n += 1\n  return o.n", "o.n"
@@ -54,34 +57,40 @@ effect(
     "attribute_through_a_property",
     "class C:\n  n = 0\n  @property\n  def x(self): return self.n\n  @x.setter\n  def x(self, v): self.n = v\no = C()\ndef f():\n  o.x += 1\n  return o.x",
     "o.n",
+    compiled=True,
 )
 effect(
     "attribute_through_setattr",
     "class C:\n  def __setattr__(self, k, v): LOG.append(k)\nLOG = []\no = C()\ndef f():\n  o.x = 1\n  return 1",
     "LOG",
+    compiled=True,
 )
 effect(
     "attribute_through_a_class_with_delattr",
     "class C:\n  def __delattr__(self, k): pass\no = C()\ndef f():\n  o.x = 1\n  return 2",
     "o.x",
     "o.x = 0",
+    compiled=True,
 )
 effect(
     "attribute_past_setattr",
     "class C:\n  def __setattr__(self, k, v): object.__setattr__(self, k, v)\no = C()\ndef f():\n  o.x = 1\n  return 2",
     "o.x",
     "object.__setattr__(o, 'x', 0)",
+    compiled=True,
 )
 effect(
     "attribute_with_c_setattr",
     "class C:\n  __setattr__ = object.__setattr__\no = C()\ndef f():\n  o.x = 1\n  return 2",
     "o.x",
     "o.x = 0",
+    compiled=True,
 )
 effect(
     "attribute_through_a_descriptor",
     "class D:\n  def __set__(self, o, v): LOG.append(v)\n  def __get__(self, o, t): return len(LOG)\nLOG = []\nclass C: x = D()\no = C()\ndef f():\n  o.x = o.x\n  return 1",
     "LOG",
+    compiled=True,
 )
 effect(
     "attribute_by_init_of_a_singleton",
@@ -109,21 +118,57 @@ effect("same_attribute_until_changed", OBJECT + "def f():\n  o.n = 0\n  return 2
 effect("same_item", "G = {'a': 1}\ndef f():\n  G['a'] = 1\n  return 2", "G", compiled=True)
 effect("same_global", "G = 1\ndef f():\n  global G\n  G = 1\n  return 2", "G", compiled=True)
 effect("same_global_until_changed", "G = 1\ndef f():\n  global G\n  G = 1\n  return 2", "G", "G = 5", compiled=None)
-effect("global", "G = 0\ndef f():\n  global G\n  G += 1\n  return G", "G")
-effect("global_of_a_callee", "G = 0\ndef g():\n  global G\n  G += 1\ndef f():\n  g()\n  return 1", "G")
+effect("global", "G = 0\ndef f():\n  global G\n  G += 1\n  return G", "G", compiled=True)
+effect("global_of_a_callee", "G = 0\ndef g():\n  global G\n  G += 1\ndef f():\n  g()\n  return 1", "G", compiled=True)
 effect("global_deleted", "G = 0\ndef f():\n  global G\n  del G\n  return 1", "'G' in globals()", "G = 0")
-effect("globals_dict", "G = 0\ndef f():\n  globals()['G'] += 1\n  return 1", "G")
+effect("globals_dict", "G = 0\ndef f():\n  globals()['G'] += 1\n  return 1", "G", compiled=True)
 effect(
     "nonlocal",
     "def outer():\n  n = 0\n  def f():\n    nonlocal n\n    n += 1\n    return n\n  return f\nf = outer()",
     "f.__closure__[0].cell_contents",
+    compiled=True,
 )
 effect("default_list", "def f(a=[]):\n  a.append(1)\n  return len(a)", "f.__defaults__")
-effect("keyword_default_dict", "def f(*, a={}):\n  a[len(a)] = 1\n  return len(a)", "f.__kwdefaults__")
+effect("keyword_default_dict", "def f(*, a={}):\n  a[len(a)] = 1\n  return len(a)", "f.__kwdefaults__", compiled=True)
 effect("code_replaced", "def g(): return 1\nh = (lambda: 2).__code__\ndef f():\n  g.__code__ = h\n  return 1", "g()")
 
 # -- containers -------------------------------------------------------------------------------------------------------
 
+REPEATED = [
+    "append",
+    "extend",
+    "heap",
+    "deque_rotate",
+    "counter",
+    "bytearray",
+    "set_update",
+    "set_pop",
+    "set_discard",
+    "set_add",
+    "reverse",
+    "remove",
+    "pop",
+    "list_slice",
+    "list_item",
+    "list_del",
+    "insert",
+    "list_clear",
+    "sort",
+    "dict_item",
+    "dict_update",
+    "dict_pop",
+    "dict_popitem",
+    "dict_setdefault",
+    "dict_clear",
+    "ordered_dict_move",
+    "default_dict_append",
+    "nested",
+    "sorted_by_pop",
+    "comprehension",
+    "lambda",
+    "method_of_builtin",
+    "bound_method",
+]
 for name, kind, action in (
     ("append", "[]", "G.append(1)"),
     ("extend", "[]", "G.extend([1, 2])"),
@@ -172,14 +217,16 @@ for name, kind, action in (
         "import collections, heapq\ndef add(g): g += [1]\ndef multiply(g): g *= 2\ndef merge(g): g |= {len(g): 1}\ndef merge_set(g): g |= {len(g)}\n"
         f"G = {kind}\npush = getattr(G, 'append', None)\ndef f():\n  {action}\n  return 1"
     )
-    effect(f"container_{name}", source, "list(G.items()) if hasattr(G, 'items') else list(G)")
+    state = "list(G.items()) if hasattr(G, 'items') else list(G)"
+    effect(f"container_{name}", source, state, compiled=name in REPEATED)
 
-effect("list_argument", "G = []\ndef f(x):\n  x.append(1)\n  return len(x)", "G", args="G")
+effect("list_argument", "G = []\ndef f(x):\n  x.append(1)\n  return len(x)", "G", args="G", compiled=True)
 effect(
     "list_class_with_delitem",
     "class D(dict):\n  def __delitem__(self, k): pass\nG = D()\ndef f():\n  G['a'] = 1\n  return 2",
     "dict(G)",
     "G['a'] = 0",
+    compiled=True,
 )
 effect("pop_of_a_missing_key", "G = {}\ndef f(): return G.pop('a', 5)", "G", compiled=True)
 effect("pop_of_a_key_that_comes", "G = {}\ndef f(): return G.pop('a', 5)", "G", "G['a'] = 1", compiled=None)
@@ -201,6 +248,7 @@ effect(
     OBJECT + "def f():\n  p = C()\n  o.child = p\n  return 1",
     "'child' in vars(o) and vars(o.child)",
     "o.child.n = 7",
+    compiled=True,
 )
 
 # -- iterators and generators -----------------------------------------------------------------------------------------
@@ -265,7 +313,9 @@ for method, value, use in (
     ("__contains__", "LOG.append", "class D(C, dict): pass\no = D()\ndef f(): return 1 in o"),
     ("__getitem__", "LOG.append", "class D(C, dict): pass\no = D()\ndef f(): return o[1]"),
 ):
-    effect(f"opaque{method}_{len(EFFECTS)}", OPAQUE.format(method, value, use), "LOG, G.__reduce__()")
+    is_plain = use.endswith(("return o(1)", "o = D()\ndef f(): return o.x", "with o: return 1"))
+    source = OPAQUE.format(method, value, use)
+    effect(f"opaque{method}_{len(EFFECTS)}", source, "LOG, G.__reduce__()", compiled=is_plain)
 effect(
     "opaque_operator", "class L(list):\n  __lshift__ = list.append\nG = L()\ndef f():\n  G << 1\n  return len(G)", "G"
 )
@@ -315,6 +365,7 @@ effect(
     "own_iterator_class",
     "class C:\n  n = 0\n  def __iter__(self): return self\n  def __next__(self):\n    self.n += 1\n    return self.n\no = C()\ndef f(): return next(o)",
     "o.n",
+    compiled=True,
 )
 effect("iter_with_sentinel", "G = [3, 2, 1, 0, 3, 2, 1, 0, 0, 0]\ndef f(): return list(iter(G.pop, 0))", "G")
 
@@ -324,20 +375,29 @@ effect(
     "random",
     "import random\nrandom.seed(1)\nR = random.Random(5)\ndef f(): return R.random(), R.randint(0, 9), R.choice('abc')",
     "R.getstate()",
+    compiled=True,
 )
 effect(
     "random_shuffle",
     "import random\nR = random.Random(5)\ndef f():\n  l = [1, 2, 3, 4, 5]\n  R.shuffle(l)\n  return l",
     "R.getstate()",
 )
-effect("time", "import time\nlast = [0]\ndef f(): return time.perf_counter_ns() > 0", "0")
+effect("time", "import time\nlast = [0]\ndef f(): return time.perf_counter_ns() > 0", "0", compiled=True)
 effect(
     "monotonic_time",
     "import time\nseen = set()\ndef f(): return time.perf_counter_ns()\ng = f\ndef f():\n  n = time.perf_counter_ns()\n  fresh = n not in seen\n  seen.add(n)\n  return fresh",
     "len(seen)",
+    compiled=True,
 )
-effect("prints", "import io, sys\nout = io.StringIO()\ndef f():\n  print('x', file=out)\n  return 1", "out.getvalue()")
-effect("writes", "import io\nout = io.StringIO()\ndef f():\n  out.write('x')\n  return 1", "out.getvalue()")
+effect(
+    "prints",
+    "import io, sys\nout = io.StringIO()\ndef f():\n  print('x', file=out)\n  return 1",
+    "out.getvalue()",
+    compiled=True,
+)
+effect(
+    "writes", "import io\nout = io.StringIO()\ndef f():\n  out.write('x')\n  return 1", "out.getvalue()", compiled=True
+)
 effect(
     "environment_read",
     "import os\nos.environ['CORE_TEST'] = '1'\ndef f(): return os.environ['CORE_TEST']",
@@ -512,11 +572,13 @@ effect(
     "CACHE = {}\nLOG = []\ndef g(x):\n  if x not in CACHE:\n    LOG.append(x)\n    CACHE[x] = x * 2\n  return CACHE[x]\ndef f(): return g(3)",
     "LOG, CACHE",
     "CACHE.clear()",
+    compiled=True,
 )
 effect(
     "call_counter_decorator",
     "def counted(g):\n  def wrapper(*a):\n    wrapper.n += 1\n    return g(*a)\n  wrapper.n = 0\n  return wrapper\n@counted\ndef g(x): return x\ndef f(): return g(5)",
     "g.n",
+    compiled=True,
 )
 effect(
     "lazy_attribute",
@@ -529,6 +591,7 @@ effect(
     "class C:\n  _x = None\n  @property\n  def x(self):\n    if self._x is None: self._x = 5\n    return self._x\no = C()\ndef f(): return o.x",
     "o._x",
     "o._x = None",
+    compiled=True,
 )
 effect(
     "log_of_a_logger",
@@ -540,22 +603,26 @@ effect(
     "effect_in_a_handler",
     "G = []\ndef f():\n  try: raise ValueError\n  except ValueError: G.append(1)\n  return 1",
     "G",
+    compiled=True,
 )
-effect("effect_in_finally", "G = []\ndef f():\n  try: return 1\n  finally: G.append(1)", "G")
+effect("effect_in_finally", "G = []\ndef f():\n  try: return 1\n  finally: G.append(1)", "G", compiled=True)
 effect(
     "effect_in_exit",
     "G = []\nclass C:\n  def __enter__(self): return self\n  def __exit__(self, *a): G.append(1)\ndef f():\n  with C(): return 1",
     "G",
+    compiled=True,
 )
 effect(
     "effect_in_eq",
     "G = []\nclass C:\n  def __eq__(self, o):\n    G.append(1)\n    return True\no = C()\ndef f(): return o == 1, o in [5], [5].count(o)",
     "G",
+    compiled=True,
 )
 effect(
     "effect_in_hash",
     "G = []\nclass C:\n  def __hash__(self):\n    G.append(1)\n    return 1\no = C()\ndef f(): return len({o: 1})",
     "G",
+    compiled=True,
 )
 effect(
     "effect_in_a_key",
@@ -566,11 +633,13 @@ effect(
     "effect_in_a_module_getattr",
     "import sys, types\nm = types.ModuleType('made_up')\nG = []\ndef missing(name):\n  if name == 'x':\n    G.append(name)\n    return 5\n  raise AttributeError(name)\nm.__getattr__ = missing\nsys.modules['made_up'] = m\ndef f():\n  from made_up import x\n  return x",
     "G",
+    compiled=True,
 )
 effect(
     "effect_in_a_property_in_c",
     "G = []\nclass C:\n  x = property(lambda self: 1, lambda self, v: G.append(v))\no = C()\ndef f():\n  o.x = 3\n  return 1",
     "G",
+    compiled=True,
 )
 
 # -- effects that C code has on the way -------------------------------------------------------------------------------
@@ -610,20 +679,43 @@ effect(
     "LOG = []\nclass C:\n  def __init__(self, x):\n    LOG.append(x)\n    self.x = x\n  def __lt__(self, o): return self.x < o.x\ndef f(): return sorted([2, 1], key=C)",
     "LOG",
 )
-effect("set_default_of_a_fresh_dict", "G = []\ndef f():\n  d = {}\n  d.setdefault('a', G).append(1)\n  return 1", "G")
-effect("aliased_through_a_fresh_list", "G = []\ndef f():\n  l = [G]\n  l[0].append(1)\n  return 1", "G")
+effect(
+    "set_default_of_a_fresh_dict",
+    "G = []\ndef f():\n  d = {}\n  d.setdefault('a', G).append(1)\n  return 1",
+    "G",
+    compiled=True,
+)
+effect("aliased_through_a_fresh_list", "G = []\ndef f():\n  l = [G]\n  l[0].append(1)\n  return 1", "G", compiled=True)
 effect(
     "aliased_through_a_copy",
     "G = [[]]\ndef f():\n  c = G.copy()\n  c[0].append(1)\n  c.append(2)\n  return len(c)",
     "G",
+    compiled=True,
 )
-effect("aliased_through_a_slice", "G = [[]]\ndef f():\n  c = G[:]\n  c[0].append(1)\n  return 1", "G")
-effect("aliased_through_sorted", "G = [[2], [1]]\ndef f():\n  s = sorted(G)\n  s[0].append(1)\n  return 1", "G")
-effect("aliased_through_values", "G = {'a': []}\ndef f():\n  for v in G.values(): v.append(1)\n  return 1", "G")
-effect("aliased_through_zip", "G = [[]]\ndef f():\n  for a, b in zip(G, [1]): a.append(b)\n  return 1", "G")
-effect("aliased_through_unpacking", "G = ([], 1)\ndef f():\n  a, b = G\n  a.append(b)\n  return 1", "G")
-effect("aliased_through_star", "G = [[]]\ndef g(*a): a[0].append(1)\ndef f():\n  g(*G)\n  return 1", "G")
-effect("aliased_through_keywords", "G = {'a': []}\ndef g(**k): k['a'].append(1)\ndef f():\n  g(**G)\n  return 1", "G")
+effect("aliased_through_a_slice", "G = [[]]\ndef f():\n  c = G[:]\n  c[0].append(1)\n  return 1", "G", compiled=True)
+effect(
+    "aliased_through_sorted",
+    "G = [[2], [1]]\ndef f():\n  s = sorted(G)\n  s[0].append(1)\n  return 1",
+    "G",
+    compiled=True,
+)
+effect(
+    "aliased_through_values",
+    "G = {'a': []}\ndef f():\n  for v in G.values(): v.append(1)\n  return 1",
+    "G",
+    compiled=True,
+)
+effect(
+    "aliased_through_zip", "G = [[]]\ndef f():\n  for a, b in zip(G, [1]): a.append(b)\n  return 1", "G", compiled=True
+)
+effect("aliased_through_unpacking", "G = ([], 1)\ndef f():\n  a, b = G\n  a.append(b)\n  return 1", "G", compiled=True)
+effect("aliased_through_star", "G = [[]]\ndef g(*a): a[0].append(1)\ndef f():\n  g(*G)\n  return 1", "G", compiled=True)
+effect(
+    "aliased_through_keywords",
+    "G = {'a': []}\ndef g(**k): k['a'].append(1)\ndef f():\n  g(**G)\n  return 1",
+    "G",
+    compiled=True,
+)
 effect(
     "aliased_through_a_named_tuple",
     "import collections\nT = collections.namedtuple('T', 'a')\nG = T([])\ndef f():\n  G._replace(a=G.a).a.append(1)\n  return 1",
@@ -633,28 +725,33 @@ effect(
     "aliased_through_a_dict_copy",
     "class C: pass\no = C()\no.l = []\ndef f():\n  d = dict(vars(o))\n  d['l'].append(1)\n  d['x'] = 1\n  return 1",
     "vars(o)",
+    compiled=True,
 )
 effect(
     "view_of_an_older_dict",
     "G = {'a': 1}\ndef f():\n  view = G.keys()\n  G['b'] = 2\n  return len(view)",
     "G",
     "G.pop('b')",
+    compiled=True,
 )
 effect(
     "bound_method_kept",
     "class C:\n  n = 0\n  def up(self): self.n += 1\no = C()\nup = o.up\ndef f():\n  up()\n  return 1",
     "o.n",
+    compiled=True,
 )
 effect(
     "partial_of_a_method",
     "import functools\nG = []\np = functools.partial(G.append, 1)\ndef f():\n  p()\n  return 1",
     "G",
+    compiled=True,
 )
 effect(
     "attribute_in_a_comprehension",
     "class C: n = 0\no = C()\ndef f(): return [setattr(o, 'n', i) for i in range(2)]",
     "o.n",
     "o.n = 7",
+    compiled=True,
 )
 effect(
     "inherited_from_a_builtin",
@@ -671,6 +768,7 @@ effect(
     "exception_kept",
     "kept = []\ndef f():\n  try: raise ValueError(1)\n  except ValueError as e: kept.append(e.args)\n  return 1",
     "kept",
+    compiled=True,
 )
 effect(
     "older_exception_raised",

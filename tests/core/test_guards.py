@@ -67,11 +67,20 @@ def test_guards_are_described_for_people():
 
 
 def test_a_miss_says_what_was_changed():
-    _, ours = both("G = 1\ndef f(): return G")
+    _, ours = both("G = 1\ndef f(): return 'x' * G")
     ours.call()
     ours.run("G = 2")
     ours.call()
     assert ours.compiled.misses() == {"`G` is 2, was 1": 1}
+
+
+def test_what_is_only_carried_along_is_not_guarded():
+    _, ours = both("G = 1\ndef f(): return G + 1")
+    for value in (1, 5, 2.5, 7, "text"):
+        ours.run(f"G = {value!r}")
+        expected = "raised" if isinstance(value, str) else "returned"
+        assert ours.call()[0] == expected
+    assert ours.compiled.misses() == {"a value that the call computes with or asks from a tensor is another one": 2}
 
 
 def test_the_variant_that_fits_is_found_again():
@@ -120,11 +129,16 @@ def test_guard_time_is_asked_for_what_fits_only():
         ours.compiled.guard_ns(10, 2)
 
 
-def test_a_change_made_by_the_call_itself_is_not_compiled():
+def test_a_change_made_by_the_call_itself_is_no_reason_not_to_compile():
     plain, ours = both("G = [1]\ndef g(): G.append(1)\ndef f():\n  n = len(G)\n  g()\n  return n")
     for _ in range(4):
         assert ours.call() == plain.call()
-    assert not ours.compiled.variants()
+    assert len(ours.compiled.variants()) == 4
+    for world in (plain, ours):
+        world.run("del G[1:]")
+    for _ in range(4):
+        assert ours.call() == plain.call()
+    assert [variant["hits"] for variant in ours.compiled.variants()] == [1] * 4
 
 
 @pytest.mark.parametrize("wrap", ["(t,)", "functools.partial(len, t)", "(t, [])"])

@@ -110,12 +110,13 @@ def test_a_compiled_function_follows_edits_that_change_no_dict(seed):
     tree = Tree(rng)
     read = rng.sample(tree.leaves, min(len(tree.leaves), 4))
     space = {"top": tree.top, "many": tuple({"k": i} for i in range(DICTS))}
-    dicts = "+".join(f"many[{i}]['k']" for i in range(DICTS))
+    dicts = "+".join(f"'x' * many[{i}]['k']" for i in range(DICTS))  # what is only added up is not guarded
     exec(f"def f(): return ({', '.join(read)}, {dicts})", space)
     plain, ours = space["f"], worlds.watched(space["f"])
     with worlds.settings(cache_limit=1000):
         assert ours() == plain()
         assert ours.state() == "compiled", ours.failures()
+        ours()  # the first check learns where everything is
         assert versions_drawn(ours) == 1, "that of the dict which tells whether others have changed"
         for _ in range(40):
             place, edit = rng.choice(tree.edits)

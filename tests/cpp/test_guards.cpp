@@ -23,8 +23,8 @@ std::shared_ptr<guard::Entry> put(Trie& trie, Reads& reads, const guard::RootNam
   for (const auto& [object, name] : roots) objects.push_back(object);
   std::vector<guard::Read> found = reads.finish(objects);
   entry->tensors = reads.take_tensors();
-  std::string why;
-  CHECK(trie.insert(entry, std::move(found), roots, &why));
+  trie.insert(entry, std::move(found));
+  CHECK_EQ(trie.explain(*entry, roots), "");
   return entry;
 }
 
@@ -165,7 +165,7 @@ TEST(cells_are_guarded) {
   PythonWorld world(
       "def outer():\n  x = 1\n  def set(v):\n    nonlocal x\n    x = v\n  def clear():\n    nonlocal x\n    del x\n"
       "  return lambda: x, set, clear\nf, set, clear = outer()\ncell = f.__closure__[0]");
-  Noted noted(world, [&](Reads& g) { g.read_cell(world["cell"]); });
+  Noted noted(world, [&](Reads& g) { g.read_cell(world["cell"], PyCell_GET(world["cell"])); });
   noted.notices("set(2)");
   noted.keeps("set(1)");
   noted.notices("clear()");
@@ -626,7 +626,7 @@ def unswap(): o.__dict__ = was; return True
     g.read_list(world["items"]);
     g.read_set(world["members"]);
     g.read_slot(world["s"], world["slot"], PyLong_FromLong(1));
-    g.read_cell(world["cell"]);
+    g.read_cell(world["cell"], PyCell_GET(world["cell"]));
     g.read_instance(world["o"]);
     g.read_key(world["was"], name("a").get());
   });

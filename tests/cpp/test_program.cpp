@@ -21,7 +21,8 @@ struct Built {
   uint32_t constant(const std::string& text) {
     return program.emit(Op::Constant, program.add_constant(world.value(text).get()));
   }
-  py::Ref run(PyObject* const* arguments = nullptr) { return py::Ref::steal(program.run(arguments, nullptr)); }
+  program::End end = program::End::Returned;  // of the last run
+  py::Ref run(PyObject* const* arguments = nullptr) { return py::Ref::steal(program.run(arguments, nullptr, &end)); }
   // Whether the result, as `r`, makes the expression true.
   bool gives(const std::string& expression, PyObject* const* arguments = nullptr) {
     py::Ref result = run(arguments);

@@ -122,7 +122,7 @@ def stores_the_global_that_is_there():
     return LIMIT
 
 
-@program(eager="global variable")
+@program
 def stores_another_global():
     global COUNT
     COUNT += 1

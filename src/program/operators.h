@@ -1,0 +1,19 @@
+// Python's operators by number: those of BINARY_OP, which are the same in all versions, then the unary ones.
+#pragma once
+#include <Python.h>
+
+#include <array>
+#include <cstdint>
+
+namespace magneto::program {
+
+constexpr uint32_t kFirstInPlace = 13, kNegative = 26, kPositive = 27, kInvert = 28, kNot = 29;
+
+struct Operator {
+  const char* text;
+  binaryfunc apply;  // a unary one does not look at its second operand
+};
+
+extern const std::array<Operator, 30> kOperators;
+
+}  // namespace magneto::program

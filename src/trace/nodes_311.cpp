@@ -1,0 +1,270 @@
+// Instructions on values that are only carried along, for CPython 3.11: the few that know of nodes. All others get
+// values that are settled.
+#include <opcode.h>
+
+#include "program/operators.h"
+#include "trace/frame_run.h"
+
+namespace magneto::trace {
+
+namespace {
+
+// How many values an instruction looks at that knows nothing of nodes; -1: perhaps all.
+int operand_count(uint8_t opcode, uint32_t arg) {
+  int count = static_cast<int>(arg);
+  switch (opcode) {
+    case LOAD_CONST:
+    case LOAD_CLOSURE:
+    case LOAD_ASSERTION_ERROR:
+    case PUSH_NULL:
+    case KW_NAMES:
+    case JUMP_FORWARD:
+    case JUMP_BACKWARD:
+    case JUMP_BACKWARD_NO_INTERRUPT:
+    case MAKE_CELL:
+    case COPY_FREE_VARS:
+    case IMPORT_FROM: return 0;
+    case LOAD_ATTR:
+    case LOAD_METHOD:
+    case GET_ITER:
+    case FOR_ITER:
+    case UNPACK_EX:
+    case LIST_APPEND:
+    case SET_ADD:
+    case LIST_EXTEND:
+    case SET_UPDATE:
+    case DICT_UPDATE:
+    case DICT_MERGE:
+    case LIST_TO_TUPLE: return 1;
+    case DELETE_SUBSCR:
+    case CONTAINS_OP:
+    case IS_OP:
+    case MAP_ADD:
+    case IMPORT_NAME: return 2;
+    case FORMAT_VALUE: return arg & 4 ? 2 : 1;
+    case BUILD_SET:
+    case BUILD_STRING:
+    case BUILD_SLICE: return count;
+    case CALL_FUNCTION_EX: return 3 + (count & 1);
+    default: return -1;
+  }
+}
+
+// The local variable that receives an argument; -1: it ends up in *args or **kwargs.
+int parameter_of(PyCodeObject* code, size_t index, size_t positional, PyObject* keyword_names) {
+  if (index < positional) return index < static_cast<size_t>(code->co_argcount) ? static_cast<int>(index) : -1;
+  PyObject* name = PyTuple_GET_ITEM(keyword_names, index - positional);
+  for (int i = code->co_posonlyargcount; i < code->co_argcount + code->co_kwonlyargcount; ++i)
+    if (PyUnicode_Compare(name, PyTuple_GET_ITEM(code->co_localsplusnames, i)) == 0) return i;
+  return -1;
+}
+
+}  // namespace
+
+void FrameRun::settle_top(int count) {
+  PyObject** end = count < 0 || sp_ - count < stack_ ? stack_ : sp_ - count;
+  for (PyObject** slot = sp_; stack_nodes_ && --slot >= end;) {
+    watch_.settle(node_at(slot));
+    set_node(slot, kKnown);
+  }
+}
+
+void FrameRun::settle_frame() {
+  for (NodeId& node : nodes_) watch_.settle(std::exchange(node, kKnown));
+  stack_nodes_ = 0;
+}
+
+void FrameRun::take_nodes() {
+  Watch::Handover handed = std::exchange(watch_.handover, {});
+  if (handed.function != (PyObject*)view_.function) return;
+  returns_node_ = true;
+  for (auto [local, node] : handed.nodes) nodes_[static_cast<size_t>(local)] = node;
+}
+
+void FrameRun::hand_over(PyObject* callable, PyObject** args, size_t total, PyObject* keyword_names) {
+  bool is_method = PyMethod_Check(callable);
+  PyObject* function = is_method ? PyMethod_GET_FUNCTION(callable) : callable;
+  watch_.handover = {};
+  if (PyFunction_Check(function)) watch_.handover.function = function;
+  if (!stack_nodes_) return;
+  auto* code = watch_.handover.function ? (PyCodeObject*)((PyFunctionObject*)function)->func_code : nullptr;
+  if (code && code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) code = nullptr;
+  size_t positional = total - (keyword_names ? static_cast<size_t>(PyTuple_GET_SIZE(keyword_names)) : 0);
+  for (size_t i = 0; i < total; ++i) {
+    NodeId node = node_at(args + i);
+    if (node == kKnown) continue;
+    int local = code ? parameter_of(code, i + is_method, positional + is_method, keyword_names) : -1;
+    if (local < 0)
+      watch_.settle(node);
+    else
+      watch_.handover.nodes.emplace_back(local, node);
+    set_node(args + i, kKnown);
+  }
+}
+
+Next FrameRun::made(bool success, size_t before) {
+  if (success) return Next::Go;
+  if (watch_.effects.size() > before) watch_.effects.resize(before);
+  return Next::Error;
+}
+
+Next FrameRun::store_attribute(PyObject* name) {
+  size_t before = watch_.effects.size();
+  watch_.write_attribute(sp_[-1], name, value_at(sp_ - 2));
+  set_node(sp_ - 2, kKnown);
+  py::Ref object = pop_ref(), value = pop_ref();
+  return made(PyObject_SetAttr(object.get(), name, value.get()) == 0, before);
+}
+
+Next FrameRun::store_item() {
+  size_t before = watch_.effects.size();
+  watch_.read_operand(sp_[-1]);
+  watch_.write_item(sp_[-2], sp_[-1], value_at(sp_ - 3));
+  set_node(sp_ - 3, kKnown);
+  py::Ref key = pop_ref(), object = pop_ref(), value = pop_ref();
+  return made(PyObject_SetItem(object.get(), key.get(), value.get()) == 0, before);
+}
+
+// Arithmetic on numbers is done again by the program; anything else needs to know its operands.
+Next FrameRun::compute(Node::Kind kind, uint32_t number, int operands, uint8_t opcode, uint32_t arg) {
+  Value left = value_at(sp_ - operands), right = operands == 2 ? value_at(sp_ - 1) : Value{nullptr};
+  bool is_carried = left.node != kKnown || right.node != kKnown;
+  if (!is_carried || !is_number(left.object) || (right.object && !is_number(right.object))) {
+    settle_top(operands);
+    return step_variables(opcode, arg);
+  }
+  py::Ref result = py::Ref::steal(kind == Node::Kind::Compare
+                                      ? PyObject_RichCompare(left.object, right.object, static_cast<int>(number))
+                                      : program::kOperators[number].apply(left.object, right.object));
+  if (!result || !is_number(result.get())) {
+    settle_top(operands);
+    return replace(operands, result.release());
+  }
+  NodeId node = watch_.provenance.add_computation(kind, number, left, right, result.get());
+  for (int i = 1; i <= operands; ++i) set_node(sp_ - i, kKnown);
+  Next next = replace(operands, result.release());
+  set_node(sp_ - 1, node);
+  return next;
+}
+
+Next FrameRun::branch_on_node(bool jump_if, int target) {
+  NodeId node = node_at(sp_ - 1);
+  if (node != kKnown && is_number(sp_[-1])) {
+    watch_.provenance[node].typed = true;
+    watch_.provenance.truths.emplace_back(node, PyObject_IsTrue(sp_[-1]) == 1);
+    set_node(sp_ - 1, kKnown);
+  }
+  settle_top(1);
+  return branch(jump_if, target);
+}
+
+// `step` is 2 for keys and values, where only the values may be carried along.
+Next FrameRun::build_holder(uint8_t opcode, uint32_t arg, int count, int step, int above) {
+  std::vector<NodeId> items;
+  bool any = false;
+  for (int i = count; i > 0; --i) {
+    PyObject** slot = sp_ - above - i;
+    bool is_key = step == 2 && i % 2 == 0;
+    if (is_key) watch_.settle(node_at(slot));
+    NodeId node = is_key ? kKnown : node_at(slot);
+    if (watch_.provenance.is_known(node)) node = kKnown;
+    any |= node != kKnown;
+    if (!is_key) items.push_back(node);
+    set_node(slot, kKnown);
+  }
+  Next next = step_variables(opcode, arg);
+  // Of equal keys only the last counts.
+  bool complete = next == Next::Go && (!PyDict_Check(sp_[-1]) || PyDict_GET_SIZE(sp_[-1]) == (Py_ssize_t)items.size());
+  if (any && complete)
+    set_node(sp_ - 1, watch_.provenance.add_holder(sp_[-1], std::move(items)));
+  else
+    for (NodeId node : items) watch_.settle(node);
+  return next;
+}
+
+// A tuple or list that holds such values, taken apart.
+Next FrameRun::unpack_holder(uint32_t count) {
+  const Node* holder = watch_.provenance.holder(sp_[-1]);
+  if (!holder || PyDict_Check(sp_[-1]) || holder->items.size() != count) {
+    settle_top(1);
+    return unpack(count);
+  }
+  std::vector<NodeId> items = holder->items;
+  set_node(sp_ - 1, kKnown);
+  Next next = unpack(count);
+  for (uint32_t i = 0; i < count; ++i) set_node(sp_ - 1 - i, watch_.provenance.is_known(items[i]) ? kKnown : items[i]);
+  return next;
+}
+
+Next FrameRun::take_from_holder() {
+  const Node* holder = watch_.provenance.holder(sp_[-2]);
+  long index = PyLong_CheckExact(sp_[-1]) ? PyLong_AsLong(sp_[-1]) : -1;
+  PyErr_Clear();
+  watch_.settle(node_at(sp_ - 1));
+  NodeId node = kKnown;
+  if (holder && !PyDict_Check(sp_[-2]) && index >= 0 && static_cast<size_t>(index) < holder->items.size())
+    node = holder->items[static_cast<size_t>(index)];
+  else
+    watch_.settle(node_at(sp_ - 2));
+  set_node(sp_ - 1, kKnown);
+  set_node(sp_ - 2, kKnown);
+  Next next = step_variables(BINARY_SUBSCR, 0);
+  if (next == Next::Go && !watch_.provenance.is_known(node)) set_node(sp_ - 1, node);
+  return next;
+}
+
+Next FrameRun::step_with_nodes(uint8_t opcode, uint32_t arg) {
+  int offset = static_cast<int>(arg);
+  switch (opcode) {
+    case LOAD_FAST:
+    case STORE_FAST:
+    case DELETE_FAST:
+    case LOAD_GLOBAL:
+    case LOAD_DEREF:
+    case STORE_GLOBAL:
+    case STORE_DEREF:
+    case CALL:
+    case RETURN_VALUE: break;  // these know of nodes
+    case POP_TOP: set_node(sp_ - 1, kKnown); break;
+    case COPY: push(Py_XNewRef(sp_[-offset]), node_at(sp_ - offset)); return Next::Go;
+    case SWAP: {
+      NodeId top = node_at(sp_ - 1), other = node_at(sp_ - offset);
+      set_node(sp_ - 1, other);
+      set_node(sp_ - offset, top);
+      break;
+    }
+    case STORE_ATTR:
+      watch_.settle(node_at(sp_ - 1));
+      set_node(sp_ - 1, kKnown);
+      break;
+    case STORE_SUBSCR: settle_top(2); break;
+    case BUILD_TUPLE:
+    case BUILD_LIST: return build_holder(opcode, arg, offset, 1, 0);
+    case BUILD_MAP: return build_holder(opcode, arg, 2 * offset, 2, 0);
+    case BUILD_CONST_KEY_MAP: return build_holder(opcode, arg, offset, 1, 1);
+    case UNPACK_SEQUENCE: return unpack_holder(arg);
+    case BINARY_SUBSCR: return take_from_holder();
+    case BINARY_OP: return compute(Node::Kind::Binary, arg, 2, opcode, arg);
+    case COMPARE_OP: return compute(Node::Kind::Compare, arg, 2, opcode, arg);
+    case UNARY_NEGATIVE: return compute(Node::Kind::Unary, program::kNegative, 1, opcode, arg);
+    case UNARY_POSITIVE: return compute(Node::Kind::Unary, program::kPositive, 1, opcode, arg);
+    case UNARY_INVERT: return compute(Node::Kind::Unary, program::kInvert, 1, opcode, arg);
+    case UNARY_NOT: return compute(Node::Kind::Unary, program::kNot, 1, opcode, arg);
+    case POP_JUMP_FORWARD_IF_FALSE: return branch_on_node(false, pc_ + offset);
+    case POP_JUMP_FORWARD_IF_TRUE: return branch_on_node(true, pc_ + offset);
+    case POP_JUMP_BACKWARD_IF_FALSE: return branch_on_node(false, pc_ - offset);
+    case POP_JUMP_BACKWARD_IF_TRUE: return branch_on_node(true, pc_ - offset);
+    case POP_JUMP_FORWARD_IF_NONE:
+    case POP_JUMP_BACKWARD_IF_NONE:
+    case POP_JUMP_FORWARD_IF_NOT_NONE:
+    case POP_JUMP_BACKWARD_IF_NOT_NONE:
+      if (NodeId node = node_at(sp_ - 1); node != kKnown)
+        watch_.provenance[node].typed = true;  // a number, so not None
+      set_node(sp_ - 1, kKnown);
+      break;
+    default: settle_top(operand_count(opcode, arg));
+  }
+  return step_variables(opcode, arg);
+}
+
+}  // namespace magneto::trace

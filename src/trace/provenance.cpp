@@ -1,0 +1,54 @@
+// Nodes, as they are added.
+#include "trace/provenance.h"
+
+namespace magneto::trace {
+
+NodeId Provenance::add(Node node) {
+  nodes_.push_back(std::move(node));
+  return static_cast<NodeId>(nodes_.size() - 1);
+}
+
+NodeId Provenance::add_read(PyObject* owner, PyObject* key, PyObject* value) {
+  auto [known, is_new] = reads_.insert(owner, key);
+  if (!is_new) return *known;
+  Node node{key ? Node::Kind::Key : Node::Kind::Cell};
+  node.owner = owner;
+  node.key = py::Ref::borrow(key);
+  node.value = py::Ref::borrow(value);
+  return *known = add(std::move(node));
+}
+
+NodeId Provenance::add_computation(Node::Kind kind, uint32_t number, Value left, Value right, PyObject* value) {
+  Node node{kind, number};
+  auto use = [&](Value operand, NodeId* id, py::Ref* known) {
+    if (!operand.object) return;
+    *known = py::Ref::borrow(operand.object);
+    if (is_known(operand.node)) return;
+    *id = operand.node;
+    nodes_[operand.node].typed = true;
+  };
+  use(left, &node.left, &node.left_value);
+  use(right, &node.right, &node.right_value);
+  node.value = py::Ref::borrow(value);
+  return add(std::move(node));
+}
+
+NodeId Provenance::add_register(uint32_t number, PyObject* value) {
+  Node node{Node::Kind::Register, number};
+  node.value = py::Ref::borrow(value);
+  return add(std::move(node));
+}
+
+NodeId Provenance::add_holder(PyObject* container, std::vector<NodeId> items) {
+  Node node{Node::Kind::Holder};
+  node.items = std::move(items);
+  node.value = py::Ref::borrow(container);
+  return *holders_.insert(container).first = add(std::move(node));
+}
+
+const Node* Provenance::holder(PyObject* container) const {
+  const NodeId* id = holders_.find(container);
+  return id && !nodes_[*id].settled ? &nodes_[*id] : nullptr;
+}
+
+}  // namespace magneto::trace

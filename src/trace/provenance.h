@@ -1,0 +1,81 @@
+// Where values come from that are not known before the program runs.
+//
+// A watched call meets values that it only carries along: a counter that is read, incremented and stored. Such a value
+// has a *node*: a read that the program makes again, or a computation with such reads. Guards pin it (it is *settled*)
+// only when it matters: when it decides something or ends up where nobody follows it.
+#pragma once
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "cpython/ref.h"
+#include "guard/pointer_set.h"
+
+namespace magneto::trace {
+
+using NodeId = uint32_t;
+constexpr NodeId kKnown = 0;  // no node: the value will be the same whenever the guards hold
+
+// A value that an instruction works with.
+struct Value {
+  PyObject* object;  // borrowed
+  NodeId node = kKnown;
+};
+
+struct Node {
+  enum class Kind : uint8_t {
+    Key,
+    Cell,
+    Unary,
+    Binary,
+    Compare,
+    Register,  // of the program: what an unknown call returned, or was only known before it
+    Holder,    // a new tuple, list or dict that holds such values; nobody has changed it since
+  } kind;
+  uint32_t number = 0;        // the operator or comparison; the register
+  PyObject* owner = nullptr;  // the dict or cell, which guards pin
+  py::Ref key;                // of a dict
+  NodeId left = kKnown, right = kKnown;
+  py::Ref left_value, right_value;  // of the operands in the watched call
+  std::vector<NodeId> items;        // of a holder: of the values it holds, in order
+  py::Ref value;                    // in the watched call
+  bool typed = false;               // the program relies on its type
+  bool settled = false;
+};
+
+// The nodes of one watched call.
+class Provenance {
+ public:
+  Provenance() : nodes_(1) {}
+
+  // The same read has the same node. `key` is null for a cell.
+  NodeId add_read(PyObject* owner, PyObject* key, PyObject* value);
+  // Of numbers whose types the program then relies on. `right` is not looked at by unary operators.
+  NodeId add_computation(Node::Kind kind, uint32_t number, Value left, Value right, PyObject* value);
+
+  NodeId add_register(uint32_t number, PyObject* value);
+  NodeId add_holder(PyObject* container, std::vector<NodeId> items);
+  // Of a container that holds such values, or null.
+  const Node* holder(PyObject* container) const;
+
+  Node& operator[](NodeId id) { return nodes_[id]; }
+  bool is_known(NodeId id) const { return id == kKnown || nodes_[id].settled; }
+  size_t size() const { return nodes_.size(); }
+  // Branches that were taken: the node was this true.
+  std::vector<std::pair<NodeId, bool>> truths;
+  // What was in a register and had to be just that.
+  std::vector<NodeId> settled_registers;
+
+ private:
+  NodeId add(Node node);
+  std::vector<Node> nodes_;              // the first stands for nothing
+  guard::PointerPairMap<NodeId> reads_;  // by owner and key
+  guard::PointerMap<NodeId> holders_;    // by container
+};
+
+// Numbers compute without running anybody's code.
+inline bool is_number(PyObject* object) {
+  return PyLong_CheckExact(object) || PyFloat_CheckExact(object) || PyBool_Check(object);
+}
+
+}  // namespace magneto::trace

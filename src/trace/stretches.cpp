@@ -1,0 +1,218 @@
+// Where a watched call is cut: what the program has done by then, how CPython could go on, and what is still known.
+#include <algorithm>
+
+#include "cpython/cpython.h"
+#include "cpython/text.h"
+#include "runtime/config.h"
+#include "trace/call_table.h"
+#include "trace/frame_run.h"
+#include "trace/writer.h"
+
+namespace magneto::trace {
+
+namespace {
+
+constexpr size_t kMaxCuts = 64;
+
+}  // namespace
+
+bool Watch::ends_cleanly() {
+  if (!open_context_.empty()) give_up("the call leaves a context variable set");
+  if (!open_generators.empty()) give_up("the call leaves a generator that has a handler or finally clause to run");
+  if (alive() && !effects.empty() && guards.hold_the_last_reference())
+    give_up("the call drops an object that it has looked into");
+  if (alive() && !global_state_->holds()) give_up("the call leaves torch's state changed: " + global_state_->explain());
+  return alive();
+}
+
+// Everything is written: the tensor work and the guards are added.
+bool Watch::close_stretch() {
+  if (!alive()) return false;
+  std::unique_ptr<runtime::Segment> segment = recording->finish(writer_->outputs);
+  if (!segment) give_up("the recording failed");
+  if (segment && !segment->rerunnable() && work_in_handler)
+    give_up("the call changes tensors where it also handles exceptions");
+  if (!alive()) return false;
+  operations_ += segment->op_count();
+  program_->set_segment(std::move(segment));
+  program_->set_segment_inputs(std::move(input_registers_));
+  std::vector<PyObject*> known = writer_->older_objects;
+  for (const auto& [object, name] : roots) {
+    known.push_back(object);
+    known.push_back((PyObject*)Py_TYPE(object));
+  }
+  std::vector<guard::Read> reads = guards.finish(known, changed_);
+  entry_->tensors = guards.take_tensors();
+  entry_->global_state = std::move(global_state_);
+  if (std::string why = first_change(reads); !why.empty())
+    give_up("what the call read was changed while it ran: " + why);
+  else if (last_cut_) {
+    last_cut_->next.insert(stretch_, std::move(reads));
+    last_cut_->stretches.push_back(stretch_);
+  } else {
+    first_reads = std::move(reads);
+  }
+  return alive();
+}
+
+// In words, what is not any more as it was read; empty if all is.
+std::string Watch::first_change(std::vector<guard::Read>& reads) const {
+  std::vector<const guard::Read*> before;
+  for (guard::Read& read : reads) {
+    if (!read.outdated && !read.verify()) return guard::Names(before, roots).describe_failure(read);
+    before.push_back(&read);
+  }
+  return entry_->explain();
+}
+
+void Watch::finish(Value result) {
+  if (!alive() || !ends_cleanly()) return;
+  if (!operations_ && !recording->op_count() && !runtime::config().without_tensors)
+    return give_up("the call does no tensor work");
+  writer_->write_effects();
+  program_->set_result(writer_->value(result));
+  close_stretch();
+}
+
+bool Watch::has_program() const { return alive() || (cuts_ && (operations_ || runtime::config().without_tensors)); }
+
+// ---- cuts
+
+bool Watch::can_be_put_back(const FrameRun& frame) const {
+  const mg_flow* flow = mg_code_flow(frame.code());
+  if (!flow) PyErr_Clear();
+  return frame.is_direct() && !frame.is_generator() && flow && flow[frame.executing()].saved < 0;
+}
+
+// Whether code that has seen the opaque objects could change this one, which the call made.
+bool Watch::reaches_opaque(PyObject* object, guard::PointerSet* seen) const {
+  if (!object || guard::is_atom(object)) return false;
+  if (opaque_.contains(object) || arguments_.containers().contains(object)) return true;
+  bool holds_others = PyTuple_Check(object) || fresh_.contains(object);
+  if (!holds_others || !Py_TYPE(object)->tp_traverse || !seen->insert(object)) return false;
+  struct Search {
+    const Watch& watch;
+    guard::PointerSet* seen;
+  } search{*this, seen};
+  return Py_TYPE(object)->tp_traverse(
+             object,
+             [](PyObject* part, void* data) -> int {
+               auto& search = *static_cast<Search*>(data);
+               return PyType_Check(part) ? 0 : search.watch.reaches_opaque(part, search.seen);
+             },
+             &search) != 0;
+}
+
+// What was built for the unknown function, and all that leads to it, is not known any more.
+void Watch::make_opaque() {
+  size_t done = 0;
+  for (bool changed = true; changed && alive();) {
+    changed = false;
+    for (; done < writer_->built.size(); ++done) opaque_.insert(writer_->built[done]);
+    for (FrameRun* frame : running)
+      for (size_t i = 0; i < frame->size() && alive(); ++i) {
+        auto [object, node] = frame->value(i);
+        guard::PointerSet seen;
+        if (!object || writer_->find(object) || !reaches_opaque(object, &seen)) continue;
+        writer_->value({object, node});
+        opaque_.insert(object);
+        changed = true;
+      }
+  }
+}
+
+void Watch::describe_frames(program::Cut* cut) {
+  for (size_t i = 0; i < running.size() && alive(); ++i) {
+    const FrameRun& frame = *running[i];
+    bool innermost = i + 1 == running.size();
+    int called_at = mg_snapshot_depth(frame.code(), frame.executing(), true);
+    if (called_at < 0) {
+      PyErr_Clear();
+      return give_up("a frame of the call cannot be put back");
+    }
+    size_t locals = static_cast<size_t>(frame.code()->co_nlocalsplus);
+    auto add = [&](program::Exit* exit, int index, size_t count) {
+      program::FrameState state{
+          writer_->value({frame.function()}), py::Ref::borrow((PyObject*)frame.code()), index, {}};
+      for (size_t slot = 0; slot < count; ++slot)
+        state.slots.push_back(writer_->value_at_exit(frame.value(slot), exit));
+      exit->frames.push_back(std::move(state));
+    };
+    size_t outside = locals + static_cast<size_t>(called_at);
+    add(&cut->before, frame.executing(), innermost ? frame.size() : outside);
+    add(&cut->after, innermost ? mg_decoded(frame.code())[frame.executing()].next : frame.executing(), outside);
+    if (innermost) cut->after.frames.back().slots.push_back(cut->result);
+  }
+}
+
+bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names) {
+  bool known_frames = !running.empty() && consumer_depth == SIZE_MAX &&
+                      std::all_of(running.begin(), running.end(), [&](FrameRun* f) { return can_be_put_back(*f); });
+  if (!known_frames || cuts_ == kMaxCuts || !PyCallable_Check(callable))
+    give_up("the call runs " + callable_name(callable) + ", which is not understood");
+  if (!alive() || !ends_cleanly()) return false;
+  auto cut = std::make_unique<program::Cut>();
+  writer_->write_effects();
+  writer_->hold_arguments();
+  cut->callable = writer_->value({callable});
+  for (size_t i = 0; i < count; ++i) cut->arguments.push_back(writer_->value({args[i]}));
+  cut->keyword_names = py::Ref::borrow(keyword_names);
+  cut->result = program_->new_register();
+  make_opaque();
+  describe_frames(cut.get());
+  if (!close_stretch()) return false;
+  last_cut_ = cut.get();
+  program_->set_cut(std::move(cut));
+  ++cuts_;
+  return true;
+}
+
+void Watch::open_stretch() {
+  writer_->close_nodes();
+  stretch_ = std::make_shared<program::Stretch>();
+  stretch_->program = std::make_unique<program::Program>(program_->register_count());
+  entry_ = stretch_.get();
+  program_ = stretch_->program.get();
+  writer_->start(program_);
+  guards = guard::Reads();
+  effects.clear();
+  changed_.clear();
+  attributes_.clear();
+  scanned_dicts_.clear();
+  work_in_handler = false;
+  global_state_ = plug_.global_state();
+  start_recording();
+  for (auto [tensor, number] : writer_->tensors) {
+    recording->add_input(tensor);
+    input_registers_.push_back(number);
+  }
+  for (FrameRun* frame : running)
+    for (size_t i = 0; i < frame->size(); ++i) {
+      auto [object, node] = frame->value(i);
+      if (!object || !provenance.is_known(node)) continue;
+      if (opaque_.contains(object) || arguments_.containers().contains(object))
+        frame->carry(i, provenance.add_register(*writer_->find(object), object));
+    }
+}
+
+PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names) {
+  size_t count = positional + (keyword_names ? static_cast<size_t>(PyTuple_GET_SIZE(keyword_names)) : 0);
+  bool was_cut = cut(callable, args, count, keyword_names);
+  PyObject* result;
+  no_collection_.reset();
+  {
+    runtime::PauseWatch pause;
+    result = PyObject_Vectorcall(callable, args, positional, keyword_names);
+  }
+  if (!was_cut) return result;
+  no_collection_.emplace();
+  if (!result) {
+    give_up("an unknown function raises an exception");
+    return nullptr;
+  }
+  open_stretch();
+  handover.returned = provenance.add_register(last_cut_->result, result);
+  return result;
+}
+
+}  // namespace magneto::trace

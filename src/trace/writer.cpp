@@ -1,0 +1,328 @@
+// From nodes, effects and values to instructions: what the call made is built field by field.
+#include "trace/writer.h"
+
+#include <algorithm>
+
+#include "cpython/cpython.h"
+#include "guard/atoms.h"
+#include "trace/known_types.h"
+
+namespace magneto::trace {
+
+using program::Op;
+using program::Recipe;
+
+void Writer::start(program::Program* program) {
+  first_ = program_ == nullptr;
+  program_ = program;
+  outputs.clear();
+  verb_ = "stores ";
+}
+
+uint32_t Writer::refuse(const std::string& what) {
+  watch_.give_up(std::string("the call ") + verb_ + what);
+  return 0;
+}
+
+uint32_t Writer::emit(Op op, uint32_t index, const std::vector<uint32_t>& operands) {
+  return exit_ ? program_->emit(exit_, op, index, operands) : program_->emit(op, index, operands);
+}
+
+// ---- nodes and effects
+
+void Writer::write_effects() {
+  write_nodes();
+  for (const Effect& effect : watch_.effects) {
+    std::vector<uint32_t> operands;
+    for (const auto& [object, node] : effect.operands) operands.push_back(value({object.get(), node}));
+    program_->emit(effect.op, effect.constant ? program_->add_constant(effect.constant.get()) : 0, operands);
+  }
+  verb_ = "returns ";
+}
+
+// A computation is made even if nobody uses it: it could fail.
+void Writer::write_nodes() {
+  Provenance& nodes = watch_.provenance;
+  node_registers_.resize(nodes.size(), program::kNoRegister);
+  for (NodeId id = 1; id < nodes.size() && watch_.alive(); ++id) {
+    Node::Kind kind = nodes[id].kind;
+    bool computes = kind == Node::Kind::Unary || kind == Node::Kind::Binary || kind == Node::Kind::Compare;
+    if (!nodes[id].settled && (computes || nodes[id].typed)) node(id);
+  }
+  for (auto [id, truth] : nodes.truths)
+    if (!nodes.is_known(id)) program_->emit(Op::CheckTruth, truth, {node(id)});
+  for (NodeId id : nodes.settled_registers)
+    program_->emit(Op::CheckSame, program_->add_constant(nodes[id].value.get()), {nodes[id].number});
+}
+
+uint32_t Writer::node(NodeId id) {
+  node_registers_.resize(watch_.provenance.size(), program::kNoRegister);
+  if (node_registers_[id] != program::kNoRegister) return node_registers_[id];
+  const Node& node = watch_.provenance[id];
+  auto operand = [&](NodeId from, const py::Ref& known) {
+    if (!watch_.provenance.is_known(from)) return this->node(from);
+    return program_->emit(Op::Constant, program_->add_constant(known.get()));
+  };
+  uint32_t result = 0;
+  switch (node.kind) {
+    case Node::Kind::Key: {
+      uint32_t owner = visit(node.owner);
+      result = program_->emit(Op::LoadKey, program_->add_constant(node.key.get()), {owner});
+      break;
+    }
+    case Node::Kind::Cell: {
+      uint32_t owner = visit(node.owner);
+      result = program_->emit(Op::LoadCell, 0, {owner});
+      break;
+    }
+    case Node::Kind::Unary:
+      result = program_->emit(Op::Unary, node.number, {operand(node.left, node.left_value)});
+      break;
+    case Node::Kind::Binary:
+    case Node::Kind::Compare: {
+      uint32_t left = operand(node.left, node.left_value), right = operand(node.right, node.right_value);
+      result = program_->emit(node.kind == Node::Kind::Binary ? Op::Binary : Op::Compare, node.number, {left, right});
+      break;
+    }
+    case Node::Kind::Register: result = node.number; break;
+    case Node::Kind::Holder: return visit(node.value.get());
+  }
+  bool is_found = node.kind == Node::Kind::Key || node.kind == Node::Kind::Cell || node.kind == Node::Kind::Register;
+  if (node.typed && is_found)  // what is computed follows from that
+    program_->emit(Op::CheckType, program_->add_constant((PyObject*)Py_TYPE(node.value.get())), {result});
+  return node_registers_[id] = result;
+}
+
+void Writer::close_nodes() {
+  Provenance& nodes = watch_.provenance;
+  node_registers_.resize(nodes.size(), program::kNoRegister);
+  for (NodeId id = 1; id < nodes.size(); ++id) {
+    Node& node = nodes[id];
+    if (node.settled || node.kind == Node::Kind::Holder) continue;
+    node.kind = Node::Kind::Register;
+    node.number = node_registers_[id];  // or none, if nobody can reach it any more
+    node.typed = false;
+  }
+  nodes.truths.clear();
+  nodes.settled_registers.clear();
+  node_registers_.assign(nodes.size(), program::kNoRegister);
+}
+
+// ---- values
+
+uint32_t Writer::value(Value value) {
+  return watch_.provenance.is_known(value.node) ? visit(value.object) : node(value.node);
+}
+
+uint32_t Writer::value_at_exit(Value at, program::Exit* exit) {
+  if (!at.object) return program::kNoRegister;
+  if (std::exchange(last_exit_, exit) != exit) at_exit_.clear();
+  exit_ = exit;
+  uint32_t result = value(at);
+  exit_ = nullptr;
+  return result;
+}
+
+uint32_t* Writer::find(PyObject* object) {
+  auto found = registers_.find(object);
+  return found == registers_.end() ? nullptr : &found->second;
+}
+
+uint32_t Writer::visit(PyObject* value) {
+  if (!watch_.alive()) return 0;
+  auto known = registers_.find(value);
+  if (known == registers_.end() && exit_) {
+    known = at_exit_.find(value);
+    if (known == at_exit_.end()) known = registers_.end();
+  }
+  if (known != registers_.end()) {
+    if (known->second == kOpen) return refuse("an object that contains itself");
+    return known->second;
+  }
+  if (++depth_ > kMaxNesting) return refuse("an object that is nested too deeply");
+  auto& registers = exit_ ? at_exit_ : registers_;
+  registers[value] = kOpen;
+  keep_.push_back(py::Ref::borrow(value));  // its address stands for it
+  uint32_t result = describe(value);
+  registers[value] = result;
+  --depth_;
+  return result;
+}
+
+uint32_t Writer::describe(PyObject* value) {
+  if (watch_.is_tensor(value)) return tensor(value);
+  if (guard::is_atom(value) || PyFloat_CheckExact(value)) return constant(value);  // NaN is no atom
+  if (PySlice_Check(value)) return slice((PySliceObject*)value);
+  int node = arguments_.node_of(value);
+  if (node >= 0 && first_) return in_program(value, Op::Argument, static_cast<uint32_t>(node));
+  if (node >= 0) return refuse("an argument that it has lost sight of");
+  PyTypeObject* type = Py_TYPE(value);
+  if (PyTuple_Check(value)) return !watch_.is_fresh(value) && watch_.guards.pins(value) ? older(value) : tuple(value);
+  if (!watch_.is_fresh(value)) return older_object(value);
+  if (!exit_) built.push_back(value);
+  if (type == &PyList_Type) return emit(Op::List, 0, list_items(value));
+  if (type == &PyDict_Type) return emit(Op::Dict, 0, dict_items(value));
+  if (type == &PySet_Type) {
+    std::vector<uint32_t> items;
+    py::Ref list = py::Ref::steal(PySequence_List(value));
+    for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list.get()); ++i)
+      items.push_back(visit(PyList_GET_ITEM(list.get(), i)));
+    return emit(Op::Set, 0, items);
+  }
+  if (PyCell_Check(value))
+    return emit(Op::Cell, 0,
+                PyCell_GET(value) ? std::vector<uint32_t>{visit(PyCell_GET(value))} : std::vector<uint32_t>());
+  return instance(value);
+}
+
+// Where the program itself puts a value that an exit may need, too.
+uint32_t Writer::in_program(PyObject* value, Op op, uint32_t index) {
+  return registers_[value] = program_->emit(op, index);
+}
+
+uint32_t Writer::older(PyObject* value) {
+  older_objects.push_back(value);
+  return in_program(value, Op::Older, program_->add_older(value));
+}
+
+uint32_t Writer::constant(PyObject* value) { return emit(Op::Constant, program_->add_constant(value)); }
+
+uint32_t Writer::tensor(PyObject* value) {
+  std::string why = runtime::tensor_plug().why_not_plain(value);
+  if (!why.empty()) return refuse(why);
+  if (!watch_.recording->knows(value)) return refuse("a tensor that no recorded operation made");
+  outputs.push_back(value);
+  uint32_t result = in_program(value, Op::Output, static_cast<uint32_t>(outputs.size() - 1));
+  tensors.emplace_back(value, result);
+  return result;
+}
+
+void Writer::hold_arguments() {
+  if (!first_) return;
+  for (size_t i = 0; i < arguments_.node_count(); ++i) {
+    PyObject* object = arguments_.seen(i);
+    if (object && arguments_.node_of(object) == static_cast<int>(i) && !registers_.contains(object)) {
+      uint32_t result = in_program(object, Op::Argument, static_cast<uint32_t>(i));
+      if (watch_.is_tensor(object)) tensors.emplace_back(object, result);
+    }
+  }
+}
+
+// Something that existed before the call: the very same object, provided that a guard pins it.
+uint32_t Writer::older_object(PyObject* value) {
+  PyTypeObject* type = Py_TYPE(value);
+  if (type == &PyMethodDescr_Type || type == &PyWrapperDescr_Type || type == &PyClassMethodDescr_Type)
+    return constant(value);
+  bool is_root = std::any_of(watch_.roots.begin(), watch_.roots.end(), [&](const auto& r) { return r.first == value; });
+  if (!is_root && !watch_.guards.pins(value) && !arguments_.holds_identity(value))
+    return refuse(std::string("a ") + type->tp_name + ", which is not understood");
+  return older(value);
+}
+
+uint32_t Writer::slice(PySliceObject* value) {
+  for (PyObject* part : {value->start, value->stop, value->step})
+    if (!guard::is_atom(part)) return refuse("a slice of objects");
+  return constant((PyObject*)value);
+}
+
+// The i-th value in a container.
+uint32_t Writer::item(PyObject* container, Py_ssize_t i, PyObject* object) {
+  const Node* holder = watch_.provenance.holder(container);
+  return value({object, holder ? holder->items[static_cast<size_t>(i)] : kKnown});
+}
+
+std::vector<uint32_t> Writer::list_items(PyObject* list) {
+  std::vector<uint32_t> items;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) items.push_back(item(list, i, PyList_GET_ITEM(list, i)));
+  return items;
+}
+
+std::vector<uint32_t> Writer::dict_items(PyObject* dict) {
+  std::vector<uint32_t> items;
+  if (PyODict_Check(dict)) {  // its own order, not that of the dict below
+    py::Ref iterator = py::Ref::steal(PyODict_Type.tp_iter(dict));
+    while (py::Ref key = py::Ref::steal(iterator ? PyIter_Next(iterator.get()) : nullptr)) {
+      keep_.push_back(key);
+      items.push_back(visit(key.get()));
+      items.push_back(visit(PyDict_GetItemWithError(dict, key.get())));
+    }
+    return items;
+  }
+  Py_ssize_t position = 0, i = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &position, &key, &value)) {
+    items.push_back(visit(key));
+    items.push_back(item(dict, i++, value));
+  }
+  return items;
+}
+
+uint32_t Writer::tuple(PyObject* value) {
+  PyTypeObject* type = Py_TYPE(value);
+  std::vector<uint32_t> items;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) items.push_back(item(value, i, PyTuple_GET_ITEM(value, i)));
+  if (type == &PyTuple_Type) return emit(Op::Tuple, 0, items);
+  if (PyObject_HasAttrString((PyObject*)type, "n_sequence_fields"))
+    return emit(Op::Struct, program_->add_constant((PyObject*)type), items);
+  PyObject** slot = mg_dict_slot(value);
+  if (!is_python_class(type) || (slot && *slot && PyDict_GET_SIZE(*slot)))
+    return refuse(std::string("a ") + type->tp_name + ", which is not understood");
+  return emit(Op::NamedTuple, program_->add_constant((PyObject*)type), items);
+}
+
+// An object of a Python class that this call made: its items, its __dict__ and its slots.
+uint32_t Writer::instance(PyObject* value) {
+  PyTypeObject* type = Py_TYPE(value);
+  std::string name = std::string("a ") + type->tp_name;
+  if (!is_python_class(type)) return refuse(name + ", which is not understood");
+  Recipe recipe;
+  recipe.type = py::Ref::borrow((PyObject*)type);
+  std::vector<uint32_t> operands;
+  PyTypeObject* solid = type;
+  while (is_python_class(solid)) solid = solid->tp_base;
+  if (solid == &PyODict_Type || solid == &PyDict_Type) {
+    recipe.base = solid == &PyODict_Type ? Recipe::Base::OrderedDict : Recipe::Base::Dict;
+    operands = dict_items(value);
+  } else if (solid == &PyList_Type) {
+    recipe.base = Recipe::Base::List;
+    operands = list_items(value);
+  } else if (solid != &PyBaseObject_Type) {
+    return refuse(name + ", which is built on " + solid->tp_name);
+  }
+  recipe.item_count = static_cast<uint32_t>(operands.size());
+  PyObject** slot = mg_dict_slot(value);
+  Py_ssize_t position = 0;
+  PyObject *key, *item;
+  while (slot && *slot && PyDict_Next(*slot, &position, &key, &item)) {
+    PyObject* descriptor = PyUnicode_Check(key) ? _PyType_Lookup(type, key) : nullptr;
+    if (!PyUnicode_Check(key) || (descriptor && Py_TYPE(descriptor)->tp_descr_set))
+      return refuse(name + " with an unusual attribute");
+    recipe.attributes.push_back(py::Ref::borrow(key));
+    operands.push_back(visit(item));
+  }
+  add_slots(type, value, &recipe, &operands);
+  if (!watch_.alive()) return 0;
+  return emit(Op::Instance, program_->add_recipe(std::move(recipe)), operands);
+}
+
+void Writer::add_slots(PyTypeObject* type, PyObject* value, Recipe* recipe, std::vector<uint32_t>* operands) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    auto* base = (PyTypeObject*)PyTuple_GET_ITEM(type->tp_mro, i);
+    if (!is_python_class(base)) continue;
+    Py_ssize_t position = 0;
+    PyObject *name, *member;
+    while (PyDict_Next(base->tp_dict, &position, &name, &member)) {
+      if (Py_TYPE(member) != &PyMemberDescr_Type) continue;
+      py::Ref content = py::Ref::steal(Py_TYPE(member)->tp_descr_get(member, value, (PyObject*)type));
+      if (!content) {  // a slot that was never set
+        PyErr_Clear();
+        continue;
+      }
+      keep_.push_back(content);
+      recipe->slots.push_back(py::Ref::borrow(member));
+      operands->push_back(visit(content.get()));
+    }
+  }
+}
+
+}  // namespace magneto::trace

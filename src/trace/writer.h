@@ -1,0 +1,76 @@
+// Turns what a watched call has left to do into the instructions of programs.
+#pragma once
+#include <unordered_map>
+#include <vector>
+
+#include "guard/arguments.h"
+#include "program/program.h"
+#include "trace/watch.h"
+
+namespace magneto::trace {
+
+// Writes the programs of one capture, one after the other. If something is not understood, the watch gives up.
+class Writer {
+ public:
+  Writer(Watch& watch, const guard::Arguments& arguments) : watch_(watch), arguments_(arguments) {}
+
+  // The program that is being written from now on; what is in registers stays there.
+  void start(program::Program* program);
+  // What is read, computed and checked before anything has an effect; then the effects.
+  void write_effects();
+  // The register that holds the value; objects that the call made are built.
+  uint32_t value(Value value);
+  // The same for `exit`: what only CPython needs is built if it takes over. Null: kNoRegister.
+  uint32_t value_at_exit(Value value, program::Exit* exit);
+  // All that was passed to the call.
+  void hold_arguments();
+  // From now on nodes stand for registers.
+  void close_nodes();
+
+  // The tensors that the segment has to produce, in the order of its outputs.
+  std::vector<PyObject*> outputs;
+  // All tensors that are in registers, and those registers.
+  std::vector<std::pair<PyObject*, uint32_t>> tensors;
+  // What the call made and the program builds, so that others may change it.
+  std::vector<PyObject*> built;
+  // Older objects that the program holds.
+  std::vector<PyObject*> older_objects;
+  uint32_t* find(PyObject* object);
+
+ private:
+  static constexpr uint32_t kOpen = UINT32_MAX - 1;
+  static constexpr int kMaxNesting = 100;
+
+  uint32_t refuse(const std::string& what);
+  uint32_t emit(program::Op op, uint32_t index, const std::vector<uint32_t>& operands = {});
+  uint32_t in_program(PyObject* value, program::Op op, uint32_t index);
+  void write_nodes();
+  uint32_t node(NodeId id);
+  uint32_t visit(PyObject* value);
+  uint32_t describe(PyObject* value);
+  uint32_t older(PyObject* value);
+  uint32_t constant(PyObject* value);
+  uint32_t tensor(PyObject* value);
+  uint32_t older_object(PyObject* value);
+  uint32_t slice(PySliceObject* value);
+  uint32_t tuple(PyObject* value);
+  uint32_t instance(PyObject* value);
+  uint32_t item(PyObject* container, Py_ssize_t i, PyObject* object);
+  std::vector<uint32_t> list_items(PyObject* list);
+  std::vector<uint32_t> dict_items(PyObject* dict);
+  void add_slots(PyTypeObject* type, PyObject* value, program::Recipe* recipe, std::vector<uint32_t>* operands);
+
+  Watch& watch_;
+  const guard::Arguments& arguments_;
+  program::Program* program_ = nullptr;
+  program::Exit* exit_ = nullptr;  // null: the program itself
+  program::Exit* last_exit_ = nullptr;
+  std::unordered_map<PyObject*, uint32_t> registers_, at_exit_;  // what is where
+  std::vector<uint32_t> node_registers_;
+  std::vector<py::Ref> keep_;
+  const char* verb_ = "stores ";
+  int depth_ = 0;
+  bool first_ = true;  // the arguments may still be looked at
+};
+
+}  // namespace magneto::trace

@@ -1,0 +1,149 @@
+"""Calls of functions that nobody understands: the program goes on behind them, or CPython does, with the same outcome."""
+
+import gc
+import sys
+from dataclasses import dataclass
+from textwrap import dedent
+
+import pytest
+
+from core import worlds
+
+pytestmark = worlds.needs_capture
+
+CALLS = 5
+# Unknown functions: the numbers of a seeded generator, and a queue that remembers what it was given.
+PRELUDE = """
+import queue, random
+random_number = random.Random(7).random
+numbers = random.Random(7)
+box = queue.SimpleQueue()
+class C: pass
+o = C()
+o.n, o.items = 0, [1, 2]
+def drain():
+  out = []
+  while not box.empty(): out.append(box.get())
+  return out
+"""
+
+
+@dataclass
+class Case:
+    source: str
+    cuts: int  # in the program
+    complete: bool = True  # the program goes on to the end
+    args: str = ""
+
+
+CASES = {
+    "result_is_returned": Case("def f(): return numbers.random()", 1),
+    "result_is_dropped": Case("def f():\n  box.put(1)\n  return 2", 1),
+    "two": Case("def f():\n  a = numbers.random()\n  b = numbers.random()\n  return a, b", 2),
+    "result_is_computed_with": Case("def f():\n  t = numbers.random()\n  return t * 2 + o.n", 1),
+    "result_decides": Case("def f():\n  return 'low' if numbers.random() < 2 else 'high'", 1),
+    "result_decides_differently": Case("def f():\n  return 'low' if numbers.random() < 0.3 else 'high'", 1),
+    "result_is_an_argument": Case("def f():\n  box.put(numbers.random())\n  return 1", 2),
+    "result_is_stored": Case("def f():\n  o.last = numbers.random()\n  return 1", 1),
+    "keywords": Case("def f():\n  box.put(item=1, block=True)\n  return 1", 1),
+    "locals_survive": Case("def f():\n  a, b = 1, 'x'\n  box.put(a)\n  return a, b", 1),
+    "stack_survives": Case("def f(): return [1, 'a', numbers.random(), (2, o)]", 1),
+    "counter_before": Case("def f():\n  o.n += 1\n  box.put(o.n)\n  return o.n", 1),
+    "counter_after": Case("def f():\n  box.put(1)\n  o.n += 1\n  return o.n", 1),
+    "counter_around": Case("def f():\n  o.n += 1\n  n = o.n\n  box.put(n)\n  o.n += 1\n  return n, o.n", 1),
+    "new_list_is_passed": Case("def f():\n  l = [1, [2]]\n  box.put(l)\n  return l", 1),
+    "new_list_is_passed_and_changed": Case(
+        "def f():\n  l = [1]\n  box.put(l)\n  l.append(2)\n  return l", 1, complete=False
+    ),
+    "new_list_is_not_passed": Case("def f():\n  l = [1]\n  box.put(2)\n  l.append(3)\n  return l", 1),
+    "new_list_holds_one_that_is": Case(
+        "def f():\n  inner = [1]\n  outer = [inner]\n  box.put(inner)\n  return outer, inner", 1
+    ),
+    "new_object_is_passed": Case("def f():\n  c = C()\n  c.x = [1]\n  box.put(c)\n  return c", 1),
+    "new_object_is_not_passed": Case("def f():\n  c = C()\n  c.x = 1\n  box.put(2)\n  c.x += 1\n  return c.x", 1),
+    "older_list_is_passed": Case("def f():\n  box.put(o.items)\n  return len(o.items)", 1),
+    "in_a_callee": Case("def g(a, b=5):\n  x = a + b\n  box.put(x)\n  return x * 2\ndef f(): return g(o.n), 3", 1),
+    "in_two_callees": Case(
+        "def h(x):\n  y = numbers.random()\n  return x, y\ndef g(x): return [h(x + 1), h(x)]\ndef f(): return 1, g(2)",
+        2,
+    ),
+    "in_a_method": Case("C.m = lambda self, x: (box.put(x), self.n)\ndef f(): return o.m(3)", 1),
+    "in_a_closure": Case("def make():\n  k = [9]\n  def f():\n    box.put(1)\n    return k\n  return f\nf = make()", 1),
+    "variable_of_an_inner_function": Case(
+        "def f():\n  n = 1\n  g = lambda: n\n  a = g()\n  g = None\n  box.put(a)\n  n += 1\n  return n", 1
+    ),
+    "argument": Case("def f(x):\n  box.put(x)\n  return x, 1", 1, args="4"),
+    "list_argument": Case("def f(x):\n  box.put(1)\n  return x", 1, args="o.items"),
+    "list_argument_is_read_after": Case("def f(x):\n  box.put(1)\n  return x[0]", 1, complete=False, args="o.items"),
+    "object_argument_is_read_after": Case("def f(x):\n  box.put(1)\n  return x.n", 1, args="o"),
+    "state_is_read_after": Case("def f():\n  box.put(1)\n  return o.items[0], o.n", 1),
+    "in_a_loop": Case("def f():\n  i = 0\n  while i < 3:\n    box.put(i)\n    i += 1\n  return i", 3),
+    "in_a_try": Case("def f():\n  try:\n    box.put(1)\n  except KeyError:\n    return 5\n  return 6", 1),
+    "raises": Case("def f():\n  a = [1]\n  box.get_nowait()\n  return a", 1, complete=False),
+    "raises_at_times": Case("def f():\n  o.n += 1\n  if o.n != 3: box.put(o.n)\n  return box.get_nowait()", 2),
+    "raised_and_handled": Case(
+        "def f():\n  o.n += 1\n  try:\n    box.get_nowait()\n  except queue.Empty:\n    return 'empty', o.n\n  return 'full'",
+        1,
+        complete=False,
+    ),
+    "changes_what_was_read": Case(
+        "import operator\ndef f():\n  n = o.n\n  operator.setitem(vars(o), 'n', n + 1)\n  return n, o.n", 1
+    ),
+    "changes_what_decides": Case(
+        "import operator\ndef f():\n  operator.setitem(o.items, 0, o.items[0] + 1)\n  return 'a' if o.items[0] < 4 else 'b'",
+        1,
+    ),
+}
+
+
+def play(case: Case, compiled: bool, between: str = "pass") -> tuple[worlds.World, list]:
+    world = worlds.World(dedent(PRELUDE) + case.source, compiled)
+    story = []
+    for _ in range(CALLS):
+        outcome = world.call(case.args)
+        world.run(between)
+        story.append((outcome, worlds.describe(world.value("(drain(), vars(o))"))))
+    return world, story
+
+
+def cuts(compiled) -> list[int]:
+    return [variant["program"].count("cut:") for variant in compiled.variants()]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_call_is_as_in_plain_python(name):
+    case = CASES[name]
+    (_, expected), (ours, actual) = play(case, compiled=False), play(case, compiled=True)
+    for should_be, was in zip(expected, actual, strict=True):
+        assert was == should_be
+    programs = [variant["program"] for variant in ours.compiled.variants()]
+    assert programs, ours.compiled.failures()
+    assert cuts(ours.compiled)[-1] == case.cuts, programs[-1]
+    assert ("CPython goes on" not in programs[-1]) == case.complete, (programs[-1], ours.compiled.failures())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cpython_can_go_on_at_every_cut(name):
+    case = CASES[name]
+    _, expected = play(case, compiled=False)
+    for at in range(1, case.cuts + 1):
+        with worlds.settings(leave_at_cut=at):
+            _, actual = play(case, compiled=True)
+        assert actual == expected, f"left at cut {at}"
+
+
+@pytest.mark.parametrize("leave", [0, 1])
+def test_nothing_is_left_behind(leave):
+    source = "def g(x): return numbers.random(), [x]\ndef f(x):\n  l = [x]\n  t = g(l)\n  return t, l, C()"
+    world = worlds.World(dedent(PRELUDE) + source, compiled=True)
+    function, state = world.compiled, object()
+    with worlds.settings(leave_at_cut=leave):
+        for _ in range(100):
+            function(state)
+        gc.collect()
+        before, blocks = sys.getrefcount(state), sys.getallocatedblocks()
+        for _ in range(5000):
+            function(state)
+        gc.collect()
+    assert sys.getrefcount(state) == before
+    assert abs(sys.getallocatedblocks() - blocks) < 50
