@@ -207,13 +207,21 @@ def _reachable(roots: tuple[Any, ...]) -> Iterator[tuple[str, torch.Tensor]]:
         if isinstance(value, torch.nn.Module):
             for name, module in value.named_modules(seen, path):  # remembers what it saw
                 tensors = (*module._parameters.items(), *module._buffers.items())
-                yield from ((f"{name}.{own}" if name else own, item) for own, item in tensors if item is not None)
+                for own, item in tensors:
+                    if item is not None:
+                        yield from _with_gradient(f"{name}.{own}" if name else own, item)
                 todo.append((name, _Attributes(module)))
         elif isinstance(value, torch.Tensor):
-            yield path, value
+            yield from _with_gradient(path, value)
         elif id(value) not in seen and not isinstance(value, _WITHOUT_PARTS):
             seen.add(id(value))
             todo += [(f"{path}.{name}" if path and name else path or name, item) for name, item in _parts(value)]
+
+
+def _with_gradient(path: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    yield path, tensor
+    if tensor.is_leaf and tensor.grad is not None:
+        yield f"{path}.grad", tensor.grad
 
 
 _WITHOUT_PARTS = (str, bytes, int, float, complex, type, types.ModuleType)
