@@ -1,5 +1,6 @@
 """magneto.record and what operators do not show: contents, memory, gradients, generators; left alone or refused."""
 
+import gc
 import pickle
 import threading
 
@@ -238,6 +239,18 @@ def test_gradients_that_a_program_replaces_are_refused_and_put_back(live, fill):
             record(function, x, live=live)
         assert x.grad is None
         assert all(p.grad is g for p, g in zip(model.parameters(), gradients, strict=True))
+
+
+@MODES
+def test_a_recording_that_is_over_leaves_gradients_alone(live):
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    with pytest.raises(RecordError) as error:
+        record(lambda y: train(model, y), x, live=live)
+    train(model, x)
+    gradients = [parameter.grad for parameter in model.parameters()]
+    del error  # and with it the recording
+    gc.collect()
+    assert all(p.grad is g for p, g in zip(model.parameters(), gradients, strict=True))
 
 
 @MODES

@@ -191,6 +191,7 @@ void Recorder::restore_gradients() {
     tensor.mutable_grad() = gradient;
     if (!refusal_) refusal_ = Refusal{Refusal::Unsupported, replaced_gradient()};
   }
+  gradients_.clear();  // from now on they are the program's to set
 }
 
 // ---- which value a tensor is
@@ -268,12 +269,16 @@ std::optional<at::Tensor> Recorder::fixed_contents(const at::Tensor& tensor) {
 }
 
 bool Recorder::follows_fixed_contents(const SchemaInfo& info, const Stack& stack) {
-  bool fixed = true;
+  bool any = false, fixed = true;  // without tensors it asks about the machine
   size_t base = stack.size() - info.written.size();
   for (size_t i = base; i < stack.size(); ++i) {
-    if (decides(info, i - base)) each_tensor(stack[i], [&](const at::Tensor& t) { fixed = fixed && is_fixed(t); });
+    if (!decides(info, i - base)) continue;
+    each_tensor(stack[i], [&](const at::Tensor& tensor) {
+      any = true;
+      fixed = fixed && is_fixed(tensor);
+    });
   }
-  return fixed;
+  return any && fixed;
 }
 
 bool Recorder::check_operator(const SchemaInfo& info, bool follows_contents) {
