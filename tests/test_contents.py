@@ -162,6 +162,8 @@ def test_asking_for_memory_is_refused(name, live):
     assert torch.arange(3.0).numpy().tolist() == torch.arange(3.0).tolist() == [0, 1, 2]
     assert BUFFER.data_ptr() == BUFFER.untyped_storage().data_ptr()
     assert len(record(torch.neg, BUFFER, live=live)) == 1
+    squares = torch.func.vmap(torch.func.grad(lambda row: (row**2).sum()))
+    assert look(record(squares, torch.ones(2, 3), live=live)(torch.ones(2, 3))) == look(torch.full((2, 3), 2.0))
 
 
 @MODES

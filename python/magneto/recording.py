@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -63,6 +64,7 @@ def record(
             outputs, calling.out_structure = pytree.tree_flatten(fn(*call_args, **call_kwargs))
             gradients = _backward(recording, list(stand_ins.values()), outputs) if joint else []
     except Exception as error:
+        _leave_printing(error)
         if not live and not isinstance(error, RecordError):
             recording.check()  # the program caught a refusal and went on with tensors that have no data
         raise
@@ -78,6 +80,13 @@ def record(
     graph = recording.finish()
     graph.calling = calling
     return graph
+
+
+def _leave_printing(error: Exception) -> None:
+    """Torch's printing turns functorch off until its frames are gone, and the traceback would keep them."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename == torch._tensor_str.__file__:
+            frame.clear()
 
 
 _TENSOR = object()
