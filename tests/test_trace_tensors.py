@@ -7,9 +7,10 @@ import magneto
 import pytest
 import torch
 from magneto import record
-from test_opinfo import OPS, SEED, copy, name_of, samples, tensors_of
+from test_opinfo import OPS, SEED, name_of, samples, tensors_of
 from torch import nn
 from torch.nn import functional as F
+from zoo.compare import fresh
 
 
 class Block(nn.Module):
@@ -144,7 +145,7 @@ def without_lines(graph):
 
 
 def graph_or_refusal(op, tree, joint, live):
-    args, kwargs = copy(tree)
+    args, kwargs = fresh(tree)
     torch.manual_seed(SEED)
     try:
         return without_lines(record(op.op, *args, joint=joint, live=live, **kwargs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -63,6 +64,7 @@ def record(
             outputs, calling.out_structure = pytree.tree_flatten(fn(*call_args, **call_kwargs))
             gradients = _backward(recording, list(stand_ins.values()), outputs) if joint else []
     except Exception as error:
+        _leave_printing(error)
         if not live and not isinstance(error, RecordError):
             recording.check()  # the program caught a refusal and went on with tensors that have no data
         raise
@@ -78,6 +80,13 @@ def record(
     graph = recording.finish()
     graph.calling = calling
     return graph
+
+
+def _leave_printing(error: Exception) -> None:
+    """Torch's printing turns functorch off until its frames are gone, and the traceback would keep them."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename == torch._tensor_str.__file__:
+            frame.clear()
 
 
 _TENSOR = object()
@@ -207,13 +216,21 @@ def _reachable(roots: tuple[Any, ...]) -> Iterator[tuple[str, torch.Tensor]]:
         if isinstance(value, torch.nn.Module):
             for name, module in value.named_modules(seen, path):  # remembers what it saw
                 tensors = (*module._parameters.items(), *module._buffers.items())
-                yield from ((f"{name}.{own}" if name else own, item) for own, item in tensors if item is not None)
+                for own, item in tensors:
+                    if item is not None:
+                        yield from _with_gradient(f"{name}.{own}" if name else own, item)
                 todo.append((name, _Attributes(module)))
         elif isinstance(value, torch.Tensor):
-            yield path, value
+            yield from _with_gradient(path, value)
         elif id(value) not in seen and not isinstance(value, _WITHOUT_PARTS):
             seen.add(id(value))
             todo += [(f"{path}.{name}" if path and name else path or name, item) for name, item in _parts(value)]
+
+
+def _with_gradient(path: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    yield path, tensor
+    if tensor.is_leaf and tensor.grad is not None:
+        yield f"{path}.grad", tensor.grad
 
 
 _WITHOUT_PARTS = (str, bytes, int, float, complex, type, types.ModuleType)

@@ -68,8 +68,10 @@ constexpr std::array<string_view, 9> kHiddenWrites = {"aten::native_batch_norm",
                                                       "aten::_cudnn_rnn"};
 
 // The sizes of their results follow from contents, and no tag says so.
-constexpr std::array<string_view, 4> kUntaggedDynamic = {"aten::_pack_padded_sequence", "aten::masked_scatter.out",
-                                                         "aten::_nested_tensor_from_mask", "aten::segment_reduce"};
+constexpr std::array<string_view, 3> kUntaggedDynamic = {"aten::_pack_padded_sequence", "aten::masked_scatter.out",
+                                                         "aten::_nested_tensor_from_mask"};
+// Tagged, but the sizes of its results follow from its lists of lengths.
+constexpr string_view kTaggedStatic = "aten::_ctc_loss";
 
 constexpr std::array<string_view, 8> kAllocators = {
     "aten::empty",     "aten::empty_strided",     "aten::empty_like",      "aten::empty_permuted",
@@ -178,7 +180,8 @@ SchemaInfo make_info(const c10::OperatorHandle& op) {
 
   info.random |= op.hasTag(at::Tag::nondeterministic_seeded);
   info.indexing = info.name == "aten::index.Tensor";
-  info.dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape) || contains(kUntaggedDynamic, base);
+  info.dynamic_shape =
+      (op.hasTag(at::Tag::dynamic_output_shape) && info.name != kTaggedStatic) || contains(kUntaggedDynamic, base);
   if (op.hasTag(at::Tag::data_dependent_output)) info.answer = Answer::Value;
   if (contains(kMetadataAnswers, info.name) || base == "aten::result_type") info.answer = Answer::Metadata;
   if (contains(kMixedAnswers, base)) info.answer = Answer::None;

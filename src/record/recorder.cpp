@@ -8,6 +8,7 @@
 #include "graph/schema_info.h"
 #include "record/plain_tensor.h"
 #include "record/recorder_keys.h"
+#include "record/tensor_items.h"
 #include "runtime/state.h"
 
 namespace magneto::record {
@@ -56,6 +57,17 @@ bool same_offset(const c10::SymInt& a, const c10::SymInt& b) {
   return a.is_heap_allocated() || b.is_heap_allocated() ? a.is_same(b) : a == b;
 }
 
+// Whether its answer, or the sizes of its results, follow from the contents of tensors.
+bool follows_contents(const SchemaInfo& info, const Stack& stack) {
+  if (info.answer == graph::Answer::Value || info.answer == graph::Answer::Number) return true;
+  if (!info.dynamic_shape || !info.indexing) return info.dynamic_shape;
+  bool masked = false;
+  each_tensor(stack.back(), [&](const at::Tensor& index) {
+    masked |= index.scalar_type() == c10::ScalarType::Bool || index.scalar_type() == c10::ScalarType::Byte;
+  });
+  return masked;
+}
+
 bool is_constant_argument(const IValue& value) {
   if (value.isNone() || value.isBool() || value.isInt() || value.isDouble() || value.isComplexDouble() ||
       value.isString() || value.isDevice() || value.isGenerator()) {
@@ -85,17 +97,23 @@ void Recorder::start() {
 }
 
 void Recorder::stop() {
-  if (active_recorder != this) return;
-  active_recorder = nullptr;
-  include_keys(false);
+  if (active_recorder == this) {
+    active_recorder = nullptr;
+    include_keys(false);
+  }
+  restore_gradients();
 }
 
+// What really runs goes on unrecorded. What does not would change the state that it meets: it stays with us, and each
+// further operator is refused, too.
 void Recorder::refuse(Refusal::Kind kind, std::string reason) {
-  stop();
-  if (refusal_) return;
-  refusal_ = Refusal{kind, std::move(reason)};
-  if (options_.lines) {
-    if (uint32_t line = lines_.current(graph_.lines); line != graph::Op::kNoLine) refusal_->line = graph_.lines[line];
+  if (is_live()) stop();
+  if (!refusal_) {
+    refusal_ = Refusal{kind, std::move(reason)};
+    uint32_t line = options_.lines ? lines_.current(graph_.lines) : graph::Op::kNoLine;
+    if (line != graph::Op::kNoLine) refusal_->line = graph_.lines[line];
+  } else if (is_live()) {
+    return;
   }
   options_.on_refuse(*refusal_);
 }
@@ -141,6 +159,7 @@ bool Recorder::add_outside(const at::Tensor& tensor, Role role, std::string name
   if (auto reason = why_not_recordable(tensor); !reason.empty()) return unsupported(reason);
   ValueId value = learn(tensor, add_value(role, tensor));
   graph_.values[value].name = std::move(name);
+  if (options_.gradients && tensor.is_leaf()) gradients_.emplace_back(tensor, tensor.grad());
   place(tensor, value);
   if (graph_.values[graph_.values[value].memory].role == Role::Result) {
     return unsupported("memory made during the call came back under another name");
@@ -163,6 +182,16 @@ bool Recorder::add_output(const at::Tensor& tensor) {
   }
   graph_.outputs.push_back(*value);
   return true;
+}
+
+// A backward that accumulates is no operator, unless it adds to a .grad that is there.
+void Recorder::restore_gradients() {
+  for (const auto& [tensor, gradient] : gradients_) {
+    if (tensor.grad().is_same(gradient)) continue;
+    tensor.mutable_grad() = gradient;
+    if (!refusal_) refusal_ = Refusal{Refusal::Unsupported, replaced_gradient()};
+  }
+  gradients_.clear();  // from now on they are the program's to set
 }
 
 // ---- which value a tensor is
@@ -230,24 +259,36 @@ ValueId Recorder::add_constant(const at::Tensor& tensor) {
 
 // ---- one operator
 
-bool Recorder::check_operator(const SchemaInfo& info, const Stack& stack) {
-  bool asks = info.answer == graph::Answer::Value;
-  // A run that finds another number must be able to give up without a trace.
-  asks |= info.answer == graph::Answer::Number && (had_effect_ || !options_.answers);
-  if (asks) return data_dependent(value_asked(info));
+bool Recorder::is_fixed(const at::Tensor& tensor) {
+  const ValueId* value = find(tensor);
+  return value ? fixed_.contain(graph_, *value) : tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+std::optional<at::Tensor> Recorder::fixed_contents(const at::Tensor& tensor) {
+  return is_fixed(tensor) ? contents_of(tensor) : std::nullopt;
+}
+
+bool Recorder::follows_fixed_contents(const SchemaInfo& info, const Stack& stack) {
+  bool any = false, fixed = true;  // without tensors it asks about the machine
+  size_t base = stack.size() - info.written.size();
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (!decides(info, i - base)) continue;
+    each_tensor(stack[i], [&](const at::Tensor& tensor) {
+      any = true;
+      fixed = fixed && is_fixed(tensor);
+    });
+  }
+  return any && fixed;
+}
+
+bool Recorder::check_operator(const SchemaInfo& info, bool follows_contents) {
   // The sizes of its results may follow from contents, and nothing would tell.
   if (info.foreign) return unsupported("an operator that is not torch's own (" + info.name + ")");
-  if (!info.dynamic_shape) return true;
-  if (info.indexing) {
-    bool masked = false;
-    for (const IValue& index : stack.back().toListRef()) {
-      if (!index.isTensor() || !index.toTensor().defined()) continue;
-      auto dtype = index.toTensor().scalar_type();
-      masked |= dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte;
-    }
-    if (!masked) return true;
-  }
-  return data_dependent(sizes_from_contents(info));
+  if (!follows_contents) return true;
+  if (info.answer == graph::Answer::None) return data_dependent(sizes_from_contents(info));
+  // A run that finds another number must be able to give up without a trace.
+  if (info.answer == graph::Answer::Number && options_.answers && !had_effect_) return true;
+  return data_dependent(value_asked(info));
 }
 
 // Contents that got into memory by another way than recorded operators would be missing from a replay.
@@ -389,7 +430,15 @@ graph::Op Recorder::new_op(const OperatorHandle& op, const SchemaInfo& info) {
   return noted;
 }
 
+void Recorder::add_op(graph::Op&& noted) {
+  had_effect_ = had_effect_ || graph::has_effect(graph_, noted);
+  has_drawn_ = has_drawn_ || noted.info->random;
+  fixed_.note(graph_, noted);
+  graph_.ops.push_back(std::move(noted));
+}
+
 void Recorder::call(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (refusal_ && !is_live()) options_.on_refuse(*refusal_);
   const SchemaInfo& info = graph::schema_info(op);
   bool cuda = keys.has_backend(c10::BackendComponent::CUDABit);
   if (cuda ? info.composite_cuda : info.composite_cpu) return decompose(op, info, keys, stack);
@@ -406,20 +455,20 @@ void Recorder::call_as_leaf(const OperatorHandle& op, const SchemaInfo& info, Di
   if (!noted.autocast && has_parts(info) && autocast_bits()) {
     unsupported("a fused operator (" + info.name + ") under an autocast that the call turned on");
   }
-  if (refusal_ || !check_operator(info, *stack)) return run_below(op, key, keys, stack);
+  bool follows = follows_contents(info, *stack), fixed = follows && follows_fixed_contents(info, *stack);
+  if (refusal_ || !check_operator(info, follows && !fixed)) return run_below(op, key, keys, stack);
+  if (fixed && info.answer != graph::Answer::None) return execute_on_contents(op, info, key, keys, stack);
   prepare(info, stack);
   if (!take_arguments(noted, *stack)) return run_below(op, key, keys, stack);
   try {
-    execute(op, info, key, keys, stack);
+    fixed ? execute_on_contents(op, info, key, keys, stack) : execute(op, info, key, keys, stack);
   } catch (...) {
     if (is_live()) refuse_quietly("an operator raised an error (" + info.name + ")");
     throw;
   }
   if (refusal_) return;
   bool number = info.answer == graph::Answer::Number;
-  if (!(number ? take_number(noted, *stack) : take_results(noted, *stack))) return;
-  had_effect_ = had_effect_ || graph::has_effect(graph_, noted);
-  graph_.ops.push_back(std::move(noted));
+  if (number ? take_number(noted, *stack) : take_results(noted, *stack)) add_op(std::move(noted));
 }
 
 // The error may depend on contents, and so may what the program does about it. It is the user's to see, not ours.
@@ -470,7 +519,7 @@ bool Recorder::lift(const OperatorHandle& op, DispatchKeySet keys, Stack* stack)
   noted.autocast = false;
   noted.args.resize(2);
   noted.tensors.push_back({0, TensorRef::kWhole, add_constant(snapshot)});
-  if (take_results(noted, *stack)) graph_.ops.push_back(std::move(noted));
+  if (take_results(noted, *stack)) add_op(std::move(noted));
   return true;
 }
 

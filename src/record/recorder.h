@@ -17,6 +17,7 @@
 
 #include "graph/graph.h"
 #include "graph/symbols.h"
+#include "record/fixed_contents.h"
 #include "record/lines.h"
 
 namespace magneto::record {
@@ -38,6 +39,15 @@ inline std::string value_asked(const graph::SchemaInfo& info) {
 }
 inline std::string sizes_from_contents(const graph::SchemaInfo& info) {
   return "sizes that depend on the contents of a tensor (" + info.name + ")";
+}
+// Of an operator whose answer, or the sizes of whose results, follow from contents: whether from those of this
+// argument.
+inline bool decides(const graph::SchemaInfo& info, size_t position) {
+  return position == 1 || !(info.indexing || info.name == "aten::masked_select");
+}
+inline std::string replaced_gradient() {
+  return "the .grad of a tensor was replaced. Return what torch.autograd.grad gives, record with joint=True, or give "
+         "every parameter a .grad, zero_grad(set_to_none=False), before the program is called";
 }
 
 // A tensor that existed before and that a recording may take as state.
@@ -74,10 +84,13 @@ class Recorder {
 
   // Until stop(), operators on this thread are recorded.
   void start();
-  void stop();
+  virtual void stop();
   const std::optional<Refusal>& refusal() const { return refusal_; }
   const graph::Graph& graph() const { return graph_; }
   bool knows(const at::Tensor& tensor) const { return known_.count(tensor.unsafeGetTensorImpl()) != 0; }
+  bool has_drawn() const { return has_drawn_; }  // random numbers
+  // A tensor with the contents of `tensor`, if these are the same in every run.
+  std::optional<at::Tensor> fixed_contents(const at::Tensor& tensor);
 
   // What stands for an argument, or for a gradient that comes in, while the program runs: to be added as the next
   // input, by that name. A size of 0 or 1 is never dynamic, and none is where programs really run.
@@ -111,6 +124,12 @@ class Recorder {
                        c10::DispatchKeySet keys, c10::Stack* stack) = 0;
   // Before the arguments on the stack are looked at.
   virtual void prepare(const graph::SchemaInfo&, c10::Stack*) {}
+  // Like execute, for an operator whose answer, or the sizes of whose results, follow from contents that are fixed.
+  virtual void execute_on_contents(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKey key,
+                                   c10::DispatchKeySet keys, c10::Stack* stack) {
+    execute(op, info, key, keys, stack);
+  }
+  virtual std::optional<at::Tensor> contents_of(const at::Tensor& tensor) { return tensor; }  // which are fixed
   // Nothing to note: metadata asked through an operator, or detach_ of what needs no gradient.
   virtual void pass(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKeySet keys,
                     c10::Stack* stack);
@@ -124,8 +143,12 @@ class Recorder {
   // In dtype, sizes and strides.
   virtual bool looks_like(const at::Tensor& tensor, const graph::Value& value) const;
 
+  // Puts the .grad back that arguments and state had. Refuses if the program has replaced one.
+  void restore_gradients();
+
   bool unsupported(std::string reason);     // refuses; false
   bool data_dependent(std::string reason);  // likewise
+  bool is_fixed(const at::Tensor& tensor);
   graph::ValueId learn(const at::Tensor& tensor, graph::ValueId value);
   const graph::ValueId* find(const at::Tensor& tensor);
   // From now on the storage of `tensor` is known as the memory that `value` lives in.
@@ -153,10 +176,12 @@ class Recorder {
                  c10::Stack* stack);
   bool lift(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack);
   graph::Op new_op(const c10::OperatorHandle& op, const graph::SchemaInfo& info);
+  void add_op(graph::Op&& noted);
+  bool follows_fixed_contents(const graph::SchemaInfo& info, const c10::Stack& stack);
   void refuse_quietly(std::string reason);
 
   // Each returns false after refuse().
-  bool check_operator(const graph::SchemaInfo& info, const c10::Stack& stack);
+  bool check_operator(const graph::SchemaInfo& info, bool follows_contents);
   bool check_memory(const graph::SchemaInfo& info, uint32_t position, const at::Tensor& tensor);
   bool take_arguments(graph::Op& noted, const c10::Stack& stack);
   bool take_tensor(graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor);
@@ -174,7 +199,10 @@ class Recorder {
   bool below_inplace_ = false;
   const uint8_t autocast_at_start_;
   bool had_effect_ = false;  // a recorded operator changed something that outlives a run
+  bool has_drawn_ = false;
+  FixedContents fixed_;
   std::vector<at::Tensor> states_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;  // of arguments and state, and their .grad at first
   ska::flat_hash_map<c10::TensorImpl*, Known> known_;
   ska::flat_hash_map<c10::StorageImpl*, StorageUsers> storages_;
   size_t unwritten_ = 0;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "graph/schema_info.h"
+#include "record/doors.h"
 #include "record/infer.h"
 #include "record/recorder.h"
 #include "record/recorder_keys.h"
@@ -114,7 +115,7 @@ std::string install_recorder() {
   for (const char* name : kReadsMemory) register_gate<&gate_refuse_kernel>(dispatcher, name, held);
   for (const char* name : kWritesMemory) register_gate<&gate_leaf_kernel>(dispatcher, name, held);
   register_gate<&gate_matmul_kernel>(dispatcher, "aten::matmul", held);
-  return "";
+  return install_doors();
 }
 
 }  // namespace magneto::record

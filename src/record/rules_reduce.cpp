@@ -115,6 +115,25 @@ bool scan(Args args, Stack& results) {
   return wrap(args[1].toInt(), self.dim()) && give(results, make(self.sym_sizes(), type, self.device()));
 }
 
+// (data, reduce, *, lengths, indices, offsets, axis, unsafe, initial)
+bool segments(Args args, Stack& results) {
+  const at::Tensor& data = args[0].toTensor();
+  bool by_length = given(args[2]);
+  if (by_length == given(args[4]) || given(args[3])) return false;
+  Sizes sizes(args[by_length ? 2 : 4].toTensor().sym_sizes());
+  auto axis = wrap(args[5].toInt(), data.dim());
+  if (!axis || static_cast<size_t>(*axis) + 1 != sizes.size()) return false;
+  if (!by_length) sizes.back() = sizes.back() - 1;
+  for (int64_t dim = *axis + 1; dim < data.dim(); ++dim) sizes.push_back(data.sym_size(dim));
+  return give(results, make_for(data, sizes));
+}
+
+// (grad, output, data, reduce, *, lengths, offsets, axis, initial)
+bool segments_backward(Args args, Stack& results) {
+  const at::Tensor& data = args[2].toTensor();
+  return give(results, make_for(args[0].toTensor(), data.sym_sizes()));
+}
+
 constexpr Row kRules[] = {
     {"aten::sum", reduce<{.takes = kNumber, .gives = Gives::Sum, .type = 1}>},
     {"aten::sum.dim_IntList", reduce<{.takes = kNumber, .gives = Gives::Sum, .dims = 1, .keep = 2, .type = 3}>},
@@ -145,6 +164,8 @@ constexpr Row kRules[] = {
     {"aten::_log_softmax_backward_data", softmax_backward},
     {"aten::cumsum", scan},
     {"aten::cumprod", scan},
+    {"aten::segment_reduce", segments},
+    {"aten::_segment_reduce_backward", segments_backward},
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "record/infer.h"
 #include "record/recorder_keys.h"
+#include "record/rehearsal.h"
 #include "record/sym_node.h"
 #include "record/tensor_items.h"
 #include "record/trace_tensor.h"
@@ -45,8 +46,14 @@ c10::SymDimVector strides_over(c10::SymIntArrayRef sizes, const at::Tensor& real
 }  // namespace
 
 TraceRecorder::~TraceRecorder() {
-  stop();
+  TraceRecorder::stop();
   if (symbols_) symbols_->freeze();
+}
+
+// Above us, torch has counted the writes that never happened.
+void TraceRecorder::stop() {
+  Recorder::stop();
+  for (; !versions_.empty(); versions_.pop_back()) versions_.back().first.set_version(versions_.back().second);
 }
 
 // ---- real tensors
@@ -56,6 +63,8 @@ TraceRecorder::Pair& TraceRecorder::pair_for(const at::Tensor& real, c10::SymInt
   auto [found, is_new] = pairs_.emplace(real.unsafeGetTensorImpl(), Pair{real, {}});
   Pair& pair = found->second;
   if (!is_new) return pair;
+  const auto& version = real.unsafeGetTensorImpl()->version_counter();
+  if (version.enabled()) versions_.emplace_back(version, version.current_version());
   at::Tensor& memory = memories_[real.storage().unsafeGetStorageImpl()].trace;
   if (!memory.defined()) memory = trace_of(real);
   pair.trace = make_trace_view(memory, sizes, strides, real.storage_offset(), real.scalar_type());
@@ -255,6 +264,28 @@ void TraceRecorder::execute(const OperatorHandle& op, const SchemaInfo& info, c1
       map_tensors((*stack)[i], [&](const at::Tensor& result) { return result.is_same(trace) ? real : result; });
     }
   }
+}
+
+std::optional<at::Tensor> TraceRecorder::contents_of(const at::Tensor& tensor) {
+  if (!is_trace(tensor)) return tensor;  // a number that was wrapped up
+  auto contents = compute_fixed(graph_, {*find(tensor)});
+  return contents.empty() ? std::nullopt : std::optional(contents[0]);
+}
+
+void TraceRecorder::execute_on_contents(const OperatorHandle& op, const SchemaInfo& info, c10::DispatchKey,
+                                        c10::DispatchKeySet, Stack* stack) {
+  size_t base = stack->size() - info.written.size();
+  bool known = fits_memory(op, info, *stack);
+  for (size_t i = base; i < stack->size(); ++i) {
+    if (!decides(info, i - base)) continue;
+    map_tensors((*stack)[i], [&](const at::Tensor& tensor) {
+      auto contents = contents_of(tensor);
+      known = known && contents;
+      return contents.value_or(tensor);
+    });
+  }
+  if (!known) data_dependent(info.answer == graph::Answer::None ? sizes_from_contents(info) : value_asked(info));
+  rehearse(op, info, Dummies::Memory, stack);
 }
 
 }  // namespace magneto::record

@@ -13,6 +13,7 @@ class TraceRecorder final : public Recorder {
   explicit TraceRecorder(RecorderOptions options) : Recorder(std::move(options)) {}
   ~TraceRecorder() override;
 
+  void stop() override;
   at::Tensor stand_in(const at::Tensor& argument, const std::string& name, c10::ArrayRef<DynamicSize> dynamic) override;
   at::Tensor stand_in_for_gradient(const at::Tensor& output) override;
 
@@ -33,6 +34,9 @@ class TraceRecorder final : public Recorder {
   bool is_live() const override { return false; }
   void execute(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKey key,
                c10::DispatchKeySet keys, c10::Stack* stack) override;
+  void execute_on_contents(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKey key,
+                           c10::DispatchKeySet keys, c10::Stack* stack) override;
+  std::optional<at::Tensor> contents_of(const at::Tensor& tensor) override;
   void prepare(const graph::SchemaInfo& info, c10::Stack* stack) override;
   void pass(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKeySet keys,
             c10::Stack* stack) override;
@@ -49,9 +53,10 @@ class TraceRecorder final : public Recorder {
   std::vector<graph::ExprId> shape_of(const at::Tensor& tensor) const;
   c10::IValue take_number(graph::Op& noted, uint32_t position, int32_t item, const c10::IValue& number);
 
-  std::shared_ptr<graph::Symbols> symbols_;                 // null until something is dynamic
-  ska::flat_hash_map<c10::TensorImpl*, Pair> pairs_;        // by the real tensor
-  ska::flat_hash_map<c10::StorageImpl*, Memory> memories_;  // by the storage of real tensors
+  std::shared_ptr<graph::Symbols> symbols_;                          // null until something is dynamic
+  ska::flat_hash_map<c10::TensorImpl*, Pair> pairs_;                 // by the real tensor
+  ska::flat_hash_map<c10::StorageImpl*, Memory> memories_;           // by the storage of real tensors
+  std::vector<std::pair<c10::VariableVersion, uint32_t>> versions_;  // of real tensors when they were met, oldest first
 };
 
 }  // namespace magneto::record

@@ -352,10 +352,6 @@ class RandomWorld:
         )  # fmt: skip
 
 
-def captures() -> int:
-    return _core.counters()["stats"].get("captures", 0)
-
-
 @worlds.needs_capture
 @pytest.mark.parametrize("seed", range(60))
 def test_a_compiled_function_follows_every_edit_and_ignores_what_it_did_not_read(seed):
@@ -370,10 +366,10 @@ def test_a_compiled_function_follows_every_edit_and_ignores_what_it_did_not_read
             text = f"import copy; {place} = copy.deepcopy({place})"
         else:
             text = f"{place} = {world.atom()}"
-        before, now_read = captures(), world.is_read(place)
+        before, now_read = worlds.captures(), world.is_read(place)
         plain.run(text)
         ours.run(text)
         for _ in range(2):
             assert ours.call() == plain.call(), text
         if not now_read:
-            assert captures() == before, f"{text}: was not read by {world.read}, {ours.compiled.misses()}"
+            assert worlds.captures() == before, f"{text}: was not read by {world.read}, {ours.compiled.misses()}"

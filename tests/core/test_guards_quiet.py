@@ -99,10 +99,6 @@ def is_read(place: str, leaves: list[str]) -> bool:
     return any(leaf.startswith(place) for leaf in leaves)
 
 
-def captures() -> int:
-    return _core.counters()["stats"].get("captures", 0)
-
-
 @worlds.needs_capture
 @pytest.mark.parametrize("seed", range(60))
 def test_a_compiled_function_follows_edits_that_change_no_dict(seed):
@@ -123,13 +119,13 @@ def test_a_compiled_function_follows_edits_that_change_no_dict(seed):
             assert versions_drawn(edit) == 0, place
             rng.choice(tree.edits)[1]()
             ours()
-            before = captures()
+            before = worlds.captures()
             ours()
             edit()
             found = ours()
             assert repr(found) == repr(plain()), place
             if not is_read(place, read):
-                assert captures() == before, f"{place}: was not read by {read}, {ours.misses()}"
+                assert worlds.captures() == before, f"{place}: was not read by {read}, {ours.misses()}"
         assert ours.state() == "compiled"
 
 

@@ -20,6 +20,10 @@ PROGRAMS = Path(__file__).parent / "programs"
 needs_capture = pytest.mark.skipif(bool(_core.supported()), reason=_core.supported() or "captures")
 
 
+def captures() -> int:
+    return _core.counters()["stats"].get("captures", 0)
+
+
 @contextlib.contextmanager
 def settings(**values: Any) -> Iterator[None]:
     before = {name: _core.get_setting(name) for name in values}

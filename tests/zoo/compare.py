@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 _ATOMS = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)
 
@@ -41,8 +42,14 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a dense tensor's elements, so that NaN equals itself and -0.0 differs from 0.0."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
-    return plain.view(torch.uint8)
+    plain = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    return plain.flatten().view(torch.uint8)
+
+
+def look(tensor: torch.Tensor, contents: bool = True) -> tuple[Any, ...]:
+    """The form of a dense tensor and the bytes of its elements, to be compared."""
+    form = (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+    return (*form, bits(tensor).numpy().tobytes()) if contents else form
 
 
 def tensor_difference(expected: torch.Tensor, actual: torch.Tensor) -> str | None:
@@ -172,6 +179,30 @@ def outcome_difference(expected: Outcome, actual: Outcome) -> str | None:
         if a != b:
             return f"aliasing: (path, same object as, same memory as, state) is {b}, eager has {a}"
     return None
+
+
+def fresh(tree: Any) -> Any:
+    """Other tensors in place of those in a tree, with the same contents, strides and shared memory; they are leaves."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    copies: dict[int, torch.Tensor] = {}
+
+    def copy_of(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) not in copies:
+            copies[id(value)] = new_tensor(value).requires_grad_(value.requires_grad)
+        return copies[id(value)]
+
+    def new_tensor(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout != torch.strided:
+            return tensor.detach().clone()
+        storage = tensor.untyped_storage()
+        own = storages.setdefault(storage._cdata, storage.clone())
+        same = torch.empty(0, dtype=tensor.dtype).set_(own, tensor.storage_offset(), tensor.shape, tensor.stride())
+        same = torch._conj(same) if tensor.is_conj() else same
+        return torch._neg_view(same) if tensor.is_neg() else same
+
+    return pytree.tree_map(copy_of, tree)
 
 
 def copied(value: Any) -> Any:
