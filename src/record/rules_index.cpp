@@ -195,6 +195,7 @@ bool nll_loss_backward(Args args, Stack& results) {
 constexpr Row kRules[] = {
     {"aten::index.Tensor", index},
     {"aten::index_put", index_put},
+    {"aten::_index_put_impl", index_put},
     {"aten::index_select", index_select},
     {"aten::gather", gather},
     {"aten::scatter.src", scatter},

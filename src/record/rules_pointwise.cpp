@@ -46,9 +46,8 @@ constexpr Kernel kFloatTernary{3, kFloating};
 template <Kernel kernel>
 bool scaled(Args args, Stack& results) {
   const c10::IValue& alpha = args[2];
-  if (!alpha.isInt() && !(alpha.isDouble() && given(args[0]) && is(args[0].toTensor().scalar_type(), kFloating))) {
-    return false;
-  }
+  bool whole = alpha.isInt() || alpha.isSymInt(), real = alpha.isDouble() || alpha.isSymFloat();
+  if (!whole && !(real && given(args[0]) && is(args[0].toTensor().scalar_type(), kFloating))) return false;
   return pointwise<kernel>(args, results);
 }
 
