@@ -43,6 +43,37 @@ def test_one_graph_serves_other_numbers_and_sizes(name):
         same(graph(x, n), program(x, n))
 
 
+QUESTIONS: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "tile": lambda x, n: x.view(-1, n).t().contiguous() + 1,
+    "cut": lambda x, n: torch.cat([x[:n], x[n:] * 2]),
+    "pieces": lambda x, n: x.split(n, 1),
+    "padding": lambda x, n: torch.nn.functional.pad(x, (n, n)),
+    "bounds": lambda x, n: (x.clamp(-n, n), x[:, : min(n, 5)] * max(n, 2)),
+    "steps": lambda x, n: torch.arange(0, n, 2) * 1.5,
+    "best": lambda x, n: x.topk(n, 1).values,
+    "mask": lambda x, n: (x.masked_fill(x > 0.5, n), torch.where(x > 0.5, x, n)),
+    "triangle": lambda x, n: torch.ones(n, n).tril(),
+}
+
+
+@pytest.mark.parametrize("recorded", [1, 3, 6])
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_any_number_is_served_as_by_eager_or_refused(name, recorded):
+    program = QUESTIONS[name]
+    graph = magneto.record(program, torch.rand(4, 12), recorded, dynamic={"x": [0], "n": True})
+    served = set()
+    for rows in range(1, 8):
+        for n in (*range(-2, 14), 24, 48, 72):
+            x = torch.rand(rows, 12)
+            try:
+                found = graph(x, n)
+            except (ValueError, RuntimeError):
+                continue
+            same(found, program(x, n))
+            served.add((rows, n))
+    assert (4, recorded) in served and len(served) > 5
+
+
 @pytest.mark.parametrize("name", ["factor", "view", "expand", "repeat"])
 def test_the_backward_depends_on_numbers_as_eager_does(name):
     program = PROGRAMS[name]
