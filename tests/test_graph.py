@@ -224,8 +224,8 @@ def test_a_run_gives_what_the_operators_give():
 @pytest.mark.parametrize(
     "inputs, error, said",
     [
-        ([], TypeError, "run expects 1 tensors, got 0"),
-        ([torch.zeros(2, 4)] * 2, TypeError, "run expects 1 tensors, got 2"),
+        ([], TypeError, "run expects 1 inputs, got 0"),
+        ([torch.zeros(2, 4)] * 2, TypeError, "run expects 1 inputs, got 2"),
         ([1], TypeError, r"input 0 \(x\): expected a torch.Tensor, got int"),
         ([torch.zeros(2, 4, dtype=torch.float64)], magneto.UserError, r"expected f32\[2, 4\], got f64\[2, 4\]"),
         ([torch.zeros(2, 5)], magneto.UserError, r"input 0 \(x\): expected f32\[2, 4\], got f32\[2, 5\]"),

@@ -435,7 +435,9 @@ class GraphValue:
 
     @property
     def role(self) -> str:
-        """'argument', 'parameter', 'buffer', 'constant' or 'result'."""
+        """
+        'argument', 'parameter', 'buffer', 'constant', 'result', or 'size': a number, not a tensor.
+        """
 
     @property
     def name(self) -> str:
@@ -469,7 +471,7 @@ class GraphValue:
     @property
     def type(self) -> str:
         """
-        'f32[s0, 8]': dtype, sizes, strides unless contiguous, device unless the CPU.
+        'f32[s0, 8]': dtype, sizes, strides unless contiguous, device unless the CPU. Of a size: 's0'.
         """
 
     def __repr__(self) -> str: ...
@@ -586,7 +588,7 @@ class Graph:
     def verify(self) -> None:
         """Raises InternalError if the graph means nothing."""
 
-    def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def run(self, inputs: Sequence[torch.Tensor | int]) -> list[Any]:
         """
         Runs the operators below autograd, after checking that the inputs are what the graph expects.
         """
@@ -607,7 +609,7 @@ class Graph:
 
     @property
     def inputs(self) -> list[GraphValue]:
-        """The tensors that `run` takes."""
+        """The tensors and sizes that `run` takes."""
 
     @property
     def states(self) -> list[tuple[str, torch.Tensor | None]]:
@@ -636,7 +638,7 @@ class Graph:
     @property
     def symbols(self) -> list[tuple[str, int, int, int | None, int | None]]:
         """
-        Sizes that may differ from run to run: name, input, dimension, smallest and largest number.
+        Sizes that may differ from run to run: name, input, dimension or -1 if the input is the size itself, smallest and largest number.
         """
 
     @property
@@ -655,12 +657,19 @@ class Recording:
     def input(self, tensor: torch.Tensor, name: str, dynamic: Sequence[tuple[int, str, int, int | None]]) -> torch.Tensor:
         """Adds an argument; gives the tensor to call the program with."""
 
+    def size(self, number: int, name: str, symbol: str, least: int | None, greatest: int | None) -> torch.SymInt | int:
+        """
+        Adds an integer argument that runs may change; gives the number to call the program with.
+        """
+
     def gradient(self, output: torch.Tensor, name: str) -> torch.Tensor:
         """
         Adds the gradient of an output as an input; gives the tensor to start the backward with.
         """
 
     def output(self, tensor: torch.Tensor) -> None: ...
+
+    def output_size(self, number: torch.SymInt | torch.SymFloat | torch.SymBool) -> None: ...
 
     def states(self) -> list[torch.Tensor]:
         """The tensors that were met and are not arguments."""

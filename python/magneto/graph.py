@@ -81,13 +81,12 @@ class _Exporter:
         for value, tensor in zip(self.graph.constant_values, self.graph.constants, strict=True):
             self.attribute(value, f"constant_{value.id}", tensor)
         for name, source, dimension, _, _ in self.graph.symbols:
-            if dimension < 0:
-                raise UserError(f"{name} is an input that is a number, which torch.fx cannot tell from a tensor")
             node = self.nodes[self.graph.inputs[source].id]
-            self.sizes[name] = self.fx.call_function(torch.ops.aten.sym_size.int, (node, dimension))
+            is_number = dimension < 0
+            self.sizes[name] = node if is_number else self.fx.call_function(SIZE, (node, dimension))
         for op in self.graph.ops:
             self.call(op)
-        self.fx.output(tuple(self.nodes[value.id] for value in self.graph.outputs))
+        self.fx.output(tuple(self.argument(value) for value in self.graph.outputs))
         module = fx.GraphModule(self.root, self.fx, "MagnetoGraph")
         lines = self.graph.text.split("\n") if self.graph.symbols else []
         module.meta["magneto"] = [line for line in lines if line.startswith(("symbol ", "guard "))]
@@ -165,10 +164,11 @@ class _Exporter:
                 self.define(item, result)
 
     def argument(self, value: Any) -> Any:
-        if isinstance(value, GraphValue):
+        if isinstance(value, GraphValue) and value.role != "size":
             return self.nodes[value.id]
-        if isinstance(value, GraphSize):
-            return self.size(ast.parse(str(value), mode="eval").body)
+        if isinstance(value, (GraphValue, GraphSize)):
+            text = value.type if isinstance(value, GraphValue) else str(value)
+            return self.size(ast.parse(text, mode="eval").body)
         if isinstance(value, list):
             return [self.argument(item) for item in value]
         return value
@@ -209,6 +209,8 @@ def _is_default(argument: Any, given: Any) -> bool:
 def _tensor_meta(value: Any) -> Any:
     if not isinstance(value, GraphValue):
         return value
+    if value.role == "size":
+        return None
     return TensorMetadata(torch.Size(value.shape), value.dtype, False, value.stride, None, False, {})
 
 
@@ -271,7 +273,7 @@ class Described(NamedTuple):
 
 
 def _described(item: Any) -> Any:
-    if isinstance(item, GraphValue):
+    if isinstance(item, GraphValue) and item.role != "size":
         return Described(item.id, item.memory, item.type)
     if not isinstance(item, torch.Tensor):
         return item
@@ -438,6 +440,12 @@ class _Importer:
         return value.name if isinstance(value, GraphValue) else str(node.target)
 
     def placeholder(self, node: fx.Node) -> None:
+        if _role(node) == "size" and self.header:
+            number = Described(object(), object(), node.meta["magneto"].type)
+            self.sizes[node] = number.type
+            self.inputs.append(node)
+            self.lines.append("size " + self.definition(number, self.name(node)))
+            return
         described = self.described(node)
         if described.identity in self.numbers:
             raise UserError(f"from_fx expects each input to be another tensor, but {node} is given twice")
@@ -462,7 +470,7 @@ class _Importer:
         listed = [outputs] if isinstance(outputs, fx.Node) else outputs
         if not isinstance(listed, (tuple, list)) or not all(isinstance(item, fx.Node) for item in listed):
             raise UserError(f"from_fx expects a module that returns tensors, not {outputs}")
-        return [self.tensor(self.described(node)) for node in listed]
+        return [self.text(node) for node in listed]
 
     def tensor(self, described: Described) -> str:
         return f"%{self.numbers[described.identity]}"

@@ -31,10 +31,11 @@ def record(
 
     joint: also record the backward. The graph then takes, after the arguments, the gradients of those outputs that
         require one, and gives, after the outputs, the gradients of the arguments and of the state tensors that do.
-    dynamic: sizes that later calls may change. True: all of the arguments' sizes; otherwise a dict from the names of
-        tensors among the arguments ("x", "states[0]"), or a list in their order, to True, to dimensions, or to a dict
-        from dimension to True, the name of a symbol, or (name, least, greatest). Sizes of one name are equal. A size of
-        0 or 1 is never dynamic.
+    dynamic: sizes that later calls may change. True: all of the tensors among the arguments; otherwise a dict from the
+        names of these tensors ("x", "states[0]"), or a list in their order, to True, to dimensions, or to a dict from
+        dimension to True, the name of a symbol, or (name, least, greatest). Sizes of one name are equal. A size of 0 or
+        1 is never dynamic. The dict may also name integers among the arguments: {"n": True}, {"n": "batch"} or
+        {"n": ("batch", least, greatest)}; others are part of the graph, as everything that is no tensor.
 
     What depends on the contents of tensors raises magneto.DataDependent, and whatever else a graph cannot express
     magneto.RecordError.
@@ -49,20 +50,27 @@ def record(
     if live and any(sizes):
         raise ValueError("a live recording has the sizes of its arguments: dynamic= needs live=False")
     recording = _C.Recording(live, _StateNames(fn, (args, kwargs)))
-    stand_ins: dict[int, torch.Tensor] = {}  # from the identity of an argument; one that comes twice is one input
+    stand_ins: list[Any] = []  # by input
+    inputs: dict[int, int] = {}  # from the identity of a tensor; one that comes twice is one input
     which: list[int | None] = []
     for leaf, name, dynamic_sizes in zip(leaves, names, sizes, strict=True):
-        if isinstance(leaf, torch.Tensor) and id(leaf) not in stand_ins:
-            stand_ins[id(leaf)] = recording.input(leaf, name, dynamic_sizes)
-        which.append(list(stand_ins).index(id(leaf)) if isinstance(leaf, torch.Tensor) else None)
+        which.append(inputs.get(id(leaf)))
+        if isinstance(leaf, torch.Tensor) and which[-1] is None:
+            inputs[id(leaf)] = which[-1] = len(stand_ins)
+            stand_ins.append(recording.input(leaf, name, dynamic_sizes))
+        elif which[-1] is None and dynamic_sizes:
+            which[-1] = len(stand_ins)
+            (_, symbol, least, greatest), *_ = dynamic_sizes
+            stand_ins.append(recording.size(leaf, name, symbol, least, greatest))
     calling = Calling(structure, which, leaves)
-    call_args, call_kwargs = pytree.tree_unflatten([stand_ins.get(id(leaf), leaf) for leaf in leaves], structure)
+    given = [leaf if index is None else stand_ins[index] for leaf, index in zip(leaves, which, strict=True)]
+    call_args, call_kwargs = pytree.tree_unflatten(given, structure)
     recording.start()
     try:
         # The engine's threads for GPUs are not recorded, so backwards run on this one.
         with torch.autograd.set_multithreading_enabled(False):
             outputs, calling.out_structure = pytree.tree_flatten(fn(*call_args, **call_kwargs))
-            gradients = _backward(recording, list(stand_ins.values()), outputs) if joint else []
+            gradients = _backward(recording, stand_ins, outputs) if joint else []
     except Exception as error:
         _leave_printing(error)
         if not live and not isinstance(error, RecordError):
@@ -73,9 +81,9 @@ def record(
     for output in (*outputs, *gradients):
         if isinstance(output, torch.Tensor):
             recording.output(output)
-        elif isinstance(output, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            raise RecordError(f"an output that is a symbolic size, {output}: graphs give tensors")
-    calling.outputs = [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in outputs]
+        elif isinstance(output, _SYMBOLIC):
+            recording.output_size(output)
+    calling.outputs = [_OUTPUT if isinstance(leaf, (torch.Tensor, *_SYMBOLIC)) else leaf for leaf in outputs]
     calling.joint, calling.gradients = joint, [gradient is not None for gradient in gradients]
     graph = recording.finish()
     graph.calling = calling
@@ -89,7 +97,8 @@ def _leave_printing(error: Exception) -> None:
             frame.clear()
 
 
-_TENSOR = object()
+_OUTPUT = object()
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class Calling:
@@ -100,22 +109,22 @@ class Calling:
         self.which = which  # for each leaf of the arguments, the input that it is, or None for one that was baked in
         self.baked = [None if index is not None else leaf for index, leaf in zip(which, arguments, strict=True)]
         self.out_structure = structure
-        self.outputs: list[Any] = []  # for each leaf of the result, _TENSOR or what it always is
+        self.outputs: list[Any] = []  # for each leaf of the result, _OUTPUT or what it always is
         self.joint = False
         self.gradients: list[bool] = []  # whether there is one, for each argument and state that requires it
 
-    def __call__(self, run: Callable[[list[torch.Tensor]], list[torch.Tensor]], args: Any, kwargs: Any) -> Any:
+    def __call__(self, run: Callable[[list[Any]], list[Any]], args: Any, kwargs: Any) -> Any:
         tangents = kwargs.pop("gradients", ()) if self.joint else ()
         results = iter(run([*self.inputs(args, kwargs), *tangents]))
-        leaves = [next(results) if leaf is _TENSOR else leaf for leaf in self.outputs]
+        leaves = [next(results) if leaf is _OUTPUT else leaf for leaf in self.outputs]
         result = pytree.tree_unflatten(leaves, self.out_structure)
         return (result, [next(results) if defined else None for defined in self.gradients]) if self.joint else result
 
-    def inputs(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    def inputs(self, args: Any, kwargs: Any) -> list[Any]:
         leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
         if structure != self.structure:
             raise TypeError(f"expected arguments of the structure {self.structure}, got {structure}")
-        inputs: dict[int, torch.Tensor] = {}
+        inputs: dict[int, Any] = {}
         for leaf, index, baked in zip(leaves, self.which, self.baked, strict=True):
             if index is None:
                 if leaf is not baked and leaf != baked:
@@ -125,21 +134,30 @@ class Calling:
         return [inputs[i] for i in range(len(inputs))]
 
 
-def _backward(recording: _C.Recording, arguments: list[torch.Tensor], outputs: list[Any]) -> list[torch.Tensor | None]:
+def _backward(recording: _C.Recording, arguments: list[Any], outputs: list[Any]) -> list[torch.Tensor | None]:
     """The gradients of the arguments and of the state that require one."""
+    arguments = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
     ends = [t for t in outputs if isinstance(t, torch.Tensor) and t.requires_grad]
     targets = [t for t in (*arguments, *recording.states()) if t.requires_grad]
     if not ends or not targets:
         return []
     tangents = [recording.gradient(t, f"gradient{i}") for i, t in enumerate(ends)]
-    return list(torch.autograd.grad(ends, targets, tangents, allow_unused=True))
+    try:
+        return list(torch.autograd.grad(ends, targets, tangents, allow_unused=True))
+    except RuntimeError as error:
+        if "SymInt equality" not in str(error):
+            raise
+        reason = "torch cannot differentiate an operator by a symbolic number, as in x ** n: leave n out of dynamic"
+        raise RecordError(reason) from error
 
 
-_Size = tuple[int, str, int, int | None]
+_Size = tuple[int, str, Any, int | None]  # the least size of a dimension is an integer, that of a number may be None
+_NUMBER = -1  # the dimension of an argument that is a number itself
 
 
 def _dynamic_sizes(dynamic: Any, leaves: list[Any], names: list[str]) -> list[list[_Size]]:
-    """For each leaf of the arguments, its dynamic sizes: dimension, name, least, greatest."""
+    """For each leaf of the arguments, its dynamic sizes: dimension or _NUMBER, name, least, greatest."""
+    numbers = {name: leaf for name, leaf in zip(names, leaves, strict=True) if type(leaf) is int}
     tensors = {name: leaf for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, torch.Tensor)}
     if dynamic is True:
         wishes = dict.fromkeys(tensors, True)
@@ -149,9 +167,28 @@ def _dynamic_sizes(dynamic: Any, leaves: list[Any], names: list[str]) -> list[li
         wishes = dict(zip(tensors, dynamic, strict=True))
     else:
         wishes = dict(dynamic or {})
-    if unknown := wishes.keys() - tensors.keys():
-        raise ValueError(f"dynamic names {', '.join(map(repr, unknown))}; the tensors are: {', '.join(tensors)}")
-    return [_sizes_of(tensors[name], wishes.get(name), name) if name in tensors else [] for name in names]
+    if unknown := wishes.keys() - tensors.keys() - numbers.keys():
+        known = f"the tensors are: {', '.join(tensors)}" + ("; the integers: " if numbers else "") + ", ".join(numbers)
+        raise ValueError(f"dynamic names {', '.join(map(repr, unknown))}; {known}")
+    return [
+        _sizes_of(tensors[name], wishes.get(name), name) if name in tensors else _number_of(wishes.get(name), name)
+        for name in names
+    ]
+
+
+def _symbol_of(wish: Any, name: str, least: int | None) -> tuple[str, int | None, int | None]:
+    match wish:
+        case True:
+            return "", least, None
+        case str():
+            return wish, least, None
+        case (str(symbol), int() | None as lower, int() | None as greatest):
+            return symbol, lower, greatest
+    raise ValueError(f"dynamic: {name} expects True, a name or (name, least, greatest), not {wish!r}")
+
+
+def _number_of(wish: Any, name: str) -> list[_Size]:
+    return [] if wish is None or wish is False else [(_NUMBER, *_symbol_of(wish, name, None))]
 
 
 def _sizes_of(tensor: torch.Tensor, wish: Any, name: str) -> list[_Size]:
@@ -163,8 +200,8 @@ def _sizes_of(tensor: torch.Tensor, wish: Any, name: str) -> list[_Size]:
     for dimension, size in wanted.items():
         if not isinstance(dimension, int) or not -tensor.dim() <= dimension < tensor.dim():
             raise ValueError(f"dynamic: {name} has {tensor.dim()} dimensions, and no dimension {dimension!r}")
-        symbol, least, greatest = size if isinstance(size, tuple) else ("" if size is True else str(size), 2, None)
-        sizes.append((dimension % tensor.dim(), symbol, least, greatest))
+        symbol, least, greatest = _symbol_of(size, name, 2)
+        sizes.append((dimension % tensor.dim(), symbol, 2 if least is None else least, greatest))
     return sizes
 
 

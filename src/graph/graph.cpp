@@ -14,6 +14,14 @@ ValueId Graph::add_value(Role role, const at::Tensor& tensor) {
   return id;
 }
 
+ValueId Graph::add_size(ExprId number, std::string name) {
+  static constexpr c10::ScalarType kTypes[] = {c10::kLong, c10::kBool, c10::kDouble};  // by Symbols::Type
+  auto id = static_cast<ValueId>(values.size());
+  c10::ScalarType type = kTypes[static_cast<size_t>(symbols->type(number))];
+  values.push_back({Role::Size, type, c10::Device(c10::kCPU), {}, {}, id, {number}, std::move(name)});
+  return id;
+}
+
 namespace {
 
 const c10::IValue* find_argument(const Op& op, std::string_view name) {

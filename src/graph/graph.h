@@ -25,6 +25,7 @@ enum class Role : uint8_t {
   Parameter,  // a torch.nn.Parameter that existed before
   Buffer,     // any other tensor that existed before
   Constant,   // contents fixed when the graph was made, never written
+  Size,       // no tensor but a number: an input that is given at each run, or an output that is worked out
   Result,     // made by an operator
 };
 
@@ -39,7 +40,7 @@ struct Value {
   c10::SmallVector<int64_t, 4> sizes;
   c10::SmallVector<int64_t, 4> strides;
   ValueId memory = 0;              // the first value that lives in the same memory; itself if none does
-  std::vector<ExprId> shape = {};  // sizes, then strides; empty if none depends on a symbol
+  std::vector<ExprId> shape = {};  // sizes, then strides; empty if none depends on a symbol. Of a Size: the number
   std::string name = {};           // of an argument or state: "x", "layers.0.weight"; may be empty
 };
 
@@ -106,6 +107,7 @@ struct Graph {
   std::shared_ptr<Symbols> symbols;  // null if nothing is symbolic
 
   ValueId add_value(Role role, const at::Tensor& tensor);
+  ValueId add_size(ExprId number, std::string name = {});
 };
 
 // Uses a constant itself instead of a fresh copy of it where nothing can tell them apart.

@@ -2,7 +2,9 @@
 //
 //   mode grad                                          what operators run under, unless they say otherwise
 //   symbol s0 = 2 in 2..64 from input 0 dimension 0 as x
+//   symbol s1 = 3 in .. from input 1 as n
 //   argument %0 x: f32[s0, 8]
+//   size %6 n: s1                                      a number that runs are given
 //   parameter %1 layers.0.weight: f32[8, 8]
 //   constant %2: f64[] number = 0.5                     `number`: a Python number that became a tensor
 //   %3: f32[8, 8]{1, 8} in %1 = aten.t(%1)  # model.py:12 forward
@@ -11,15 +13,16 @@
 //   [%5: f32[s0 // 2, 8] in %4, _] = aten.split.Tensor(%4, s0 // 2)
 //   aten._local_scalar_dense(%2) == 0.5
 //   guard s0 % 2 == 0
-//   return %4, %5
+//   return %4, %5, s0 + s1
 //
 // The grammar is one statement per line and one token of look-ahead: the first word says what a line is. A value is
 // described once, where it is made: dtype[sizes]{strides, unless contiguous} device, unless the CPU, and whose memory
 // it lives `in`, unless its own. Operators are written as Python would call them, with defaults left out; so what an
 // argument means is read off the operator's schema (`f32` is a dtype only where one is expected), and its C++ type
-// comes back exactly. Numbers keep their kind (1, 1.0, True) and all their bits. A comment behind an operator that
-// looks like "file:12 function" is where it came from; any other comment is skipped. Guards stand last, because what is
-// assumed simplifies the expressions that are read after it.
+// comes back exactly. `symbol s2 = 64 in 2.. unknown` is a size that only the operator knows. Numbers keep their kind
+// (1, 1.0, True) and all their bits. A comment behind an operator that looks like "file:12 function" is where it came
+// from; any other comment is skipped. Guards stand last, because what is assumed simplifies the expressions that are
+// read after it.
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -98,6 +101,8 @@ class Parser {
       guard();
     } else if (cursor_.take("argument")) {
       graph_.inputs.push_back(definition(Role::Argument));
+    } else if (cursor_.take("size")) {
+      graph_.inputs.push_back(definition(Role::Size));
     } else if (cursor_.take("parameter")) {
       graph_.states.push_back(definition(Role::Parameter));
     } else if (cursor_.take("buffer")) {
@@ -115,9 +120,17 @@ class Parser {
   void outputs() {
     returned_ = true;
     cursor_.skip_spaces();
-    if (cursor_.peek() != '%') return;
-    do graph_.outputs.push_back(use());
+    if (cursor_.at_end() || cursor_.peek() == '\n' || cursor_.peek() == '#') return;
+    do graph_.outputs.push_back(output());
     while (cursor_.take(","));
+  }
+
+  ValueId output() {
+    cursor_.skip_spaces();
+    if (cursor_.peek() == '%') return use();
+    auto expr = expression();
+    if (!expr) cursor_.expected("a value such as %3, or a size in symbols");
+    return graph_.add_size(*expr);
   }
 
   unsigned flags(const char* end) {
@@ -163,12 +176,22 @@ class Parser {
     if (char c = cursor_.peek(); c == '-' || std::isdigit(static_cast<unsigned char>(c))) {
       symbol.range.max = cursor_.integer("an integer");
     }
-    cursor_.need("from", "from input, and its number");
-    cursor_.need("input", "input, and its number");
-    symbol.source.input = small_number("the number of an input");
-    if (cursor_.take("dimension")) symbol.source.dimension = static_cast<int32_t>(small_number("a dimension"));
-    if (cursor_.take("as")) symbol.source.name = name([](char c) { return c != ' ' && c != '\n' && c != '#'; });
+    symbol.source = source();
     with_symbols(at, [&](Symbols& symbols) { return symbols.declare(std::move(symbol)); });
+  }
+
+  SymbolSource source() {
+    SymbolSource source;
+    if (cursor_.take("unknown")) {
+      source.dimension = SymbolSource::kUnknown;
+      return source;
+    }
+    cursor_.need("from", "from input, and its number, or unknown");
+    cursor_.need("input", "input, and its number");
+    source.input = small_number("the number of an input");
+    if (cursor_.take("dimension")) source.dimension = static_cast<int32_t>(small_number("a dimension"));
+    if (cursor_.take("as")) source.name = name([](char c) { return c != ' ' && c != '\n' && c != '#'; });
+    return source;
   }
 
   void guard() {
@@ -192,7 +215,7 @@ class Parser {
     int depth = 0;
     std::string_view text = cursor_.run_of([&](char c) {
       depth += (c == '(') - (c == ')');
-      return depth >= 0 && c != '\n' && c != ']' && c != '}' && (c != ',' || depth > 0);
+      return depth >= 0 && c != '\n' && c != '#' && c != ']' && c != '}' && (c != ',' || depth > 0);
     });
     if (!names_symbol(text)) {
       cursor_.go_to(at);
@@ -251,7 +274,7 @@ class Parser {
     Value value{role, c10::ScalarType::Undefined, c10::Device(c10::kCPU), {}, {}, id};
     value.name = name([](char c) { return c != ':' && c != ' ' && c != '\n'; });
     cursor_.need(":", "a colon, and then what the value is, such as : f32[2, 8]");
-    type(value);
+    role == Role::Size ? size(value) : type(value);
     if (cursor_.take("in")) {
       size_t place = (cursor_.skip_spaces(), cursor_.at());
       value.memory = number_of_value();
@@ -268,6 +291,17 @@ class Parser {
     graph_.values[id] = std::move(value);
     made_[id] = true;
     return id;
+  }
+
+  void size(Value& value) {
+    size_t at = (cursor_.skip_spaces(), cursor_.at());
+    auto expr = expression();
+    if (!expr || graph_.symbols->type(*expr) != Symbols::Type::Int) {
+      cursor_.go_to(at);
+      cursor_.expected("an integer in symbols that lines before declare");
+    }
+    value.dtype = c10::kLong;
+    value.shape = {*expr};
   }
 
   void type(Value& value) {

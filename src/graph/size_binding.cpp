@@ -11,28 +11,17 @@ SizeBinding::SizeBinding(const Graph& graph) : symbols_(graph.symbols) {
   for (uint32_t i = 0; i < graph.inputs.size(); ++i) {
     const Value& value = graph.values[graph.inputs[i]];
     names_.push_back(value.name.empty() ? "input" + std::to_string(i) : value.name);
-    ranks_.push_back(static_cast<int64_t>(value.sizes.size()));
+    ranks_.push_back(value.role == Role::Size ? kNoTensor : static_cast<int64_t>(value.sizes.size()));
     demand(graph, i);
   }
   std::ranges::stable_partition(demands_, &Demand::fixed);
-  for (const Symbol& symbol : symbols_->symbols()) {
-    const auto& [input, dimension, name] = symbol.source;
-    bool is_number = dimension == SymbolSource::kNumber;
-    bool found = input < graph.inputs.size();
-    if (found && is_number) {
-      const Value& value = graph.values[graph.inputs[input]];
-      found = value.sizes.empty() && value.dtype == c10::kLong && value.device.is_cpu();
-    } else if (found) {
-      found = dimension >= 0 && dimension < ranks_[input];
-    }
-    if (found) continue;
-    throw UserError("symbol " + symbol.name + " comes from input " + std::to_string(input) +
-                    (is_number ? ", which is not an int64 tensor without dimensions on the CPU"
-                               : ", which has no dimension " + std::to_string(dimension)));
-  }
+  check_sources(graph);
   std::vector<ExprId> wanted;
   for (const Op& op : graph.ops) {
     for (const SizeRef& size : op.sizes) wanted.push_back(size.expr);
+  }
+  for (ValueId output : graph.outputs) {
+    if (graph.values[output].role == Role::Size) wanted.push_back(graph.values[output].shape[0]);
   }
   for (const Demand& demand : demands_) {
     if (!demand.fixed) wanted.push_back(demand.expr);
@@ -40,9 +29,25 @@ SizeBinding::SizeBinding(const Graph& graph) : symbols_(graph.symbols) {
   plan_ = symbols_->plan(wanted);
 }
 
+void SizeBinding::check_sources(const Graph& graph) const {
+  for (const Symbol& symbol : symbols_->symbols()) {
+    const auto& [input, dimension, name] = symbol.source;
+    if (dimension == SymbolSource::kUnknown) continue;
+    bool is_number = dimension == SymbolSource::kNumber;
+    int64_t rank = input < graph.inputs.size() ? ranks_[input] : 0;
+    if (is_number ? rank == kNoTensor : dimension < rank) continue;
+    throw UserError("symbol " + symbol.name + " comes from input " + std::to_string(input) +
+                    (is_number ? ", which is not a number" : ", which has no dimension " + std::to_string(dimension)));
+  }
+}
+
 // The strides of dimensions of size 1, and of empty tensors, do not matter.
 void SizeBinding::demand(const Graph& graph, uint32_t input) {
   const Value& value = graph.values[graph.inputs[input]];
+  if (value.role == Role::Size) {
+    demands_.push_back({input, 0, Demand::Given, value.shape[0], 0, false});
+    return;
+  }
   size_t rank = value.sizes.size();
   bool empty = std::ranges::find(value.sizes, 0) != value.sizes.end();
   for (size_t i = 0; i < 2 * rank; ++i) {
@@ -51,7 +56,7 @@ void SizeBinding::demand(const Graph& graph, uint32_t input) {
     if (is_stride && (empty || value.sizes[dimension] == 1)) continue;
     Demand demand{input,
                   static_cast<uint32_t>(dimension),
-                  is_stride,
+                  is_stride ? Demand::Stride : Demand::Size,
                   0,
                   is_stride ? value.strides[dimension] : value.sizes[dimension],
                   true};
@@ -63,25 +68,29 @@ void SizeBinding::demand(const Graph& graph, uint32_t input) {
   }
 }
 
-std::string SizeBinding::dimension_text(const Demand& demand) const {
-  return names_[demand.input] + (demand.is_stride ? ".stride(" : ".size(") + std::to_string(demand.dimension) + ")";
+std::string SizeBinding::text(const Demand& demand) const {
+  const std::string& name = names_[demand.input];
+  if (demand.kind == Demand::Given) return name;
+  return name + (demand.kind == Demand::Stride ? ".stride(" : ".size(") + std::to_string(demand.dimension) + ")";
 }
 
 std::optional<std::string> SizeBinding::check_ranks(std::span<const at::Tensor> inputs) const {
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (inputs[i].dim() == ranks_[i]) continue;
+    if (ranks_[i] == kNoTensor || inputs[i].dim() == ranks_[i]) continue;
     return names_[i] + " has " + std::to_string(inputs[i].dim()) + " dimensions, expected " + std::to_string(ranks_[i]);
   }
   return std::nullopt;
 }
 
-std::optional<std::string> SizeBinding::bind(std::span<const at::Tensor> inputs, std::vector<Number>& numbers) const {
+std::optional<std::string> SizeBinding::bind(std::span<const at::Tensor> inputs, std::span<const int64_t> given,
+                                             std::vector<Number>& numbers) const {
   if (auto problem = check_ranks(inputs)) return problem;
   c10::SmallVector<int64_t, 8> values;
   for (const Symbol& symbol : symbols_->symbols()) {
-    const at::Tensor& input = inputs[symbol.source.input];
-    values.push_back(symbol.source.dimension == SymbolSource::kNumber ? *input.const_data_ptr<int64_t>()
-                                                                      : input.size(symbol.source.dimension));
+    const SymbolSource& source = symbol.source;
+    values.push_back(source.dimension >= 0                       ? inputs[source.input].size(source.dimension)
+                     : source.dimension == SymbolSource::kNumber ? given[source.input]
+                                                                 : symbol.hint);
   }
   numbers.resize(symbols_->size());
   bool evaluated = false;
@@ -95,10 +104,12 @@ std::optional<std::string> SizeBinding::bind(std::span<const at::Tensor> inputs,
       if (auto problem = evaluate()) return problem;
     }
     const at::Tensor& input = inputs[demand.input];
-    int64_t found = demand.is_stride ? input.stride(demand.dimension) : input.size(demand.dimension);
+    int64_t found = demand.kind == Demand::Given    ? given[demand.input]
+                    : demand.kind == Demand::Stride ? input.stride(demand.dimension)
+                                                    : input.size(demand.dimension);
     int64_t expected = demand.fixed ? demand.number : numbers[demand.expr].integer;
     if (found == expected) continue;
-    return dimension_text(demand) + " is " + std::to_string(found) + ", expected " +
+    return text(demand) + " is " + std::to_string(found) + ", expected " +
            (demand.fixed ? "" : symbols_->words(demand.expr) + " = ") + std::to_string(expected);
   }
   return evaluated ? std::nullopt : evaluate();

@@ -89,7 +89,7 @@ void Symbols::require(ExprId expr, Type wanted, const char* what) const {
 }
 
 ExprId Symbols::add_symbol(int64_t hint, SymbolSource source, std::string name, Range range) {
-  if (source.dimension != SymbolSource::kNumber) {
+  if (source.dimension >= 0) {
     if (hint == 0 || hint == 1) return integer(hint);
     range.min = std::max<int64_t>(range.min, 2);
   }

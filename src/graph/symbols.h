@@ -34,10 +34,11 @@ struct Range {
 
 // Where a run finds the value of a symbol.
 struct SymbolSource {
-  static constexpr int32_t kNumber = -1;
-  uint32_t input = 0;           // among the inputs of the graph
-  int32_t dimension = kNumber;  // of that tensor; kNumber: the input is the number itself
-  std::string name = {};        // of the input in the user's program, "x"; may be empty
+  static constexpr int32_t kNumber = -1;   // the input is the number itself
+  static constexpr int32_t kUnknown = -2;  // nowhere: it is a size of a result that only the operator knows
+  uint32_t input = 0;                      // among the inputs of the graph
+  int32_t dimension = kNumber;             // of that tensor, or one of the above
+  std::string name = {};                   // of the input in the user's program, "x"; may be empty
 
   bool operator==(const SymbolSource&) const = default;
 };
@@ -58,8 +59,8 @@ struct Symbol {
 // Sizes 0 and 1 are special to torch (broadcasting, contiguity, empty tensors), so a dimension that has one of them in
 // the recorded call never becomes a symbol, and a symbol for a dimension is at least 2.
 //
-// A number that does not fit 64 bits, a division by zero and wrong types raise UserError. Not thread-safe; in the
-// product the GIL serialises its users.
+// A number that does not fit 64 bits, a division by zero, wrong types and questions about unknown sizes raise
+// UserError. Not thread-safe; in the product the GIL serialises its users.
 class Symbols {
  public:
   enum class Type : uint8_t { Int, Bool, Float };
@@ -75,6 +76,8 @@ class Symbols {
   // For a parsed graph, where hint and range are as they were written.
   ExprId declare(Symbol symbol);
   const std::vector<Symbol>& symbols() const { return symbols_; }
+  // Whether runs can compute it: no symbol in it is unknown to them. Nothing may be assumed of other expressions.
+  bool can_compute(ExprId expr) const;
   std::optional<ExprId> find(std::string_view name) const;
 
   // ---- expressions

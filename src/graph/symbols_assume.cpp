@@ -179,6 +179,12 @@ bool Symbols::contains(ExprId expr, ExprId part) const {
   return marked[part];
 }
 
+bool Symbols::can_compute(ExprId expr) const {
+  return std::ranges::none_of(symbols_, [&](const Symbol& symbol) {
+    return symbol.source.dimension == SymbolSource::kUnknown && contains(expr, symbol.expr);
+  });
+}
+
 // ---- assuming
 
 std::optional<bool> Symbols::known(ExprId condition) {
@@ -192,6 +198,10 @@ bool Symbols::decide(ExprId condition) {
   if (auto answer = known(condition)) return *answer;
   bool answer = hints_[condition].integer != 0;
   if (frozen_) return answer;
+  if (!can_compute(condition)) {
+    throw UserError("whether " + words(condition) +
+                    " cannot be told: only the operator that made a tensor knows its size");
+  }
   note(condition, answer);
   while (std::exchange(stale_, false)) review();
   return answer;
@@ -337,6 +347,7 @@ std::vector<std::string> Symbols::guards_in_words() const {
   std::vector<std::string> result;
   for (const Symbol& symbol : symbols_) {
     auto [min, max] = symbol.range;
+    if (symbol.source.dimension == SymbolSource::kUnknown) continue;
     if (min == max) result.push_back(write({Kind::Eq, symbol.expr, min, true}, true));
     if (min != max && min != Range::kMin) result.push_back(write({Kind::Le, symbol.expr, min - 1, false}, true));
     if (min != max && max != Range::kMax) result.push_back(write({Kind::Le, symbol.expr, max, true}, true));

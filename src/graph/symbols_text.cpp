@@ -52,7 +52,7 @@ struct Symbols::Writer {
 
 Piece Symbols::Writer::symbol(const Symbol& symbol) const {
   const SymbolSource& source = symbol.source;
-  if (!in_words) return {symbol.name, kAtom};
+  if (!in_words || source.dimension == SymbolSource::kUnknown) return {symbol.name, kAtom};
   std::string input = source.name.empty() ? "input" + std::to_string(source.input) : source.name;
   if (source.dimension == SymbolSource::kNumber) return {input, kAtom};
   return {input + ".size(" + std::to_string(source.dimension) + ")", kAtom};

@@ -71,9 +71,8 @@ class Printer {
     if (graph_.symbols) {
       for (const std::string& guard : graph_.symbols->guards()) text += "guard " + guard + "\n";
     }
-    return text +
-           (graph_.outputs.empty() ? "return" : "return " + join(graph_.outputs, [&](ValueId id) { return ref(id); })) +
-           "\n";
+    auto output = [&](ValueId id) { return graph_.values[id].role == Role::Size ? type(graph_.values[id]) : ref(id); };
+    return text + (graph_.outputs.empty() ? "return" : "return " + join(graph_.outputs, output)) + "\n";
   }
 
   std::string op(const Op& op) const {
@@ -95,6 +94,7 @@ class Printer {
   }
 
   std::string type(const Value& value) const {
+    if (value.role == Role::Size) return graph_.symbols->text(value.shape[0]);
     std::string text = dtype_text(value.dtype) + "[";
     if (value.shape.empty()) {
       text += join(value.sizes, number) + "]";
@@ -194,6 +194,10 @@ class Printer {
       if (style_ != Style::Structure) text += " = " + std::to_string(symbol.hint);
       text += " in " + (symbol.range.min == Range::kMin ? "" : std::to_string(symbol.range.min)) + ".." +
               (symbol.range.max == Range::kMax ? "" : std::to_string(symbol.range.max));
+      if (source.dimension == SymbolSource::kUnknown) {
+        text += " unknown\n";
+        continue;
+      }
       text += " from input " + std::to_string(source.input);
       if (source.dimension != SymbolSource::kNumber) text += " dimension " + std::to_string(source.dimension);
       if (!source.name.empty() && style_ != Style::Structure) text += " as " + name_text(source.name);
@@ -353,6 +357,7 @@ std::string role_text(Role role) {
     case Role::Parameter: return "parameter";
     case Role::Buffer: return "buffer";
     case Role::Constant: return "constant";
+    case Role::Size: return "size";
     case Role::Result: break;
   }
   return "result";
@@ -420,6 +425,7 @@ std::vector<ExprId> dense_strides(Symbols& symbols, std::span<const ExprId> size
 std::string to_text(const Graph& graph, const Value& value) { return Printer(graph, Style::Exact).type(value); }
 
 std::string to_text(const Value& value) {
+  if (value.role == Role::Size) return "a number";
   if (value.shape.empty()) return Printer(Graph(), Style::Exact).type(value);
   Value recorded = value;
   recorded.shape.clear();

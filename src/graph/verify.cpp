@@ -62,7 +62,7 @@ class Verifier {
 
   void run() {
     for (ValueId id = 0; id < graph_.values.size(); ++id) check_value(id);
-    define_all(graph_.inputs, [](Role role) { return role == Role::Argument; });
+    define_all(graph_.inputs, [](Role role) { return role == Role::Argument || role == Role::Size; });
     define_all(graph_.states, is_state);
     define_all(graph_.constants, [](Role role) { return role == Role::Constant; });
     check_constants();
@@ -70,6 +70,7 @@ class Verifier {
     for (const Op& op : graph_.ops) check_op(op);
     op_ = nullptr;
     for (ValueId output : graph_.outputs) {
+      if (output < graph_.values.size() && graph_.values[output].role == Role::Size) continue;
       check_use(output);
       if (graph_.values[output].role == Role::Constant) fail("the constant " + ref(output) + " is returned");
     }
@@ -85,6 +86,10 @@ class Verifier {
 
   void check_value(ValueId id) const {
     const Value& value = graph_.values[id];
+    if (value.role == Role::Size) {
+      if (value.shape.size() != 1 || !value.sizes.empty()) fail(ref(id) + " is a size, but not one number");
+      return check_computable(value.shape[0]);
+    }
     if (value.sizes.size() != value.strides.size()) fail(ref(id) + " has not as many strides as sizes");
     if (!value.shape.empty() && value.shape.size() != 2 * value.sizes.size()) {
       fail(ref(id) + " has not as many expressions as sizes and strides");
@@ -100,14 +105,25 @@ class Verifier {
     if (!graph_.symbols || expr >= graph_.symbols->size()) fail("a size is an expression that does not exist");
   }
 
+  void check_computable(ExprId expr) const {
+    check_expr(expr);
+    if (!graph_.symbols->can_compute(expr)) fail("the size " + graph_.symbols->text(expr) + " is unknown to runs");
+  }
+
   void check_symbols() const {
     for (const Symbol& symbol : graph_.symbols->symbols()) {
       auto [input, dimension, _] = symbol.source;
-      if (dimension == SymbolSource::kNumber) continue;
-      if (input >= graph_.inputs.size() || dimension < 0 ||
-          static_cast<size_t>(dimension) >= graph_.values[graph_.inputs[input]].sizes.size()) {
-        fail("the symbol " + symbol.name + " is a dimension that no input has");
+      if (dimension == SymbolSource::kUnknown) continue;
+      const Value* from = input < graph_.inputs.size() ? &graph_.values[graph_.inputs[input]] : nullptr;
+      bool is_number = dimension == SymbolSource::kNumber;
+      bool found = from && is_number == (from->role == Role::Size) &&
+                   (is_number || static_cast<uint64_t>(dimension) < from->sizes.size());
+      if (!found) {
+        fail("the symbol " + symbol.name + (is_number ? " is a number" : " is a dimension") + " that no input has");
       }
+    }
+    for (ValueId input : graph_.inputs) {
+      for (ExprId expr : graph_.values[input].shape) check_computable(expr);
     }
   }
 
@@ -174,6 +190,7 @@ class Verifier {
 
   void check_tensor(const Op& op, const TensorRef& tensor) {
     check_use(tensor.value);
+    if (graph_.values[tensor.value].role == Role::Size) fail(ref(tensor.value) + " is a size, not a tensor");
     if (tensor.position >= op.args.size()) fail("a tensor stands behind the last argument");
     if (tensor.item == TensorRef::kWhole) {
       if (!is_tensor(*op.handle.schema().arguments()[tensor.position].type())) {
@@ -193,7 +210,7 @@ class Verifier {
   }
 
   void check_size(const Op& op, const SizeRef& size) const {
-    check_expr(size.expr);
+    check_computable(size.expr);
     if (size.position >= op.args.size()) fail("a size stands behind the last argument");
     const IValue* value = &op.args[size.position];
     if (size.item != TensorRef::kWhole) {

@@ -200,6 +200,7 @@ class PyGraph {
       return number == none ? nb::none() : nb::object(nb::int_(number));
     };
     for (const graph::Symbol& symbol : graph_->symbols->symbols()) {
+      if (symbol.source.dimension == graph::SymbolSource::kUnknown) continue;
       list.append(nb::make_tuple(symbol.name, symbol.source.input, symbol.source.dimension,
                                  bound(symbol.range.min, graph::Range::kMin),
                                  bound(symbol.range.max, graph::Range::kMax)));
@@ -230,6 +231,7 @@ class PyGraph {
 
  private:
   PyObject* state(size_t index) const { return index < states_.size() ? states_[index].get() : nullptr; }
+  void check_input(PyObject* input, size_t index) const;
   // `kind`, `index`: for the message, "input 2".
   void check_tensor(PyObject* tensor, ValueId id, const char* kind, size_t index) const;
   void prepare();
@@ -271,6 +273,15 @@ void PyGraph::check_tensor(PyObject* object, ValueId id, const char* kind, size_
   throw UserError(whose + ": expected " + graph::to_text(value) + ", got " + described(tensor));
 }
 
+void PyGraph::check_input(PyObject* input, size_t index) const {
+  const graph::Value& value = graph_->values[graph_->inputs[index]];
+  if (value.role != graph::Role::Size) return check_tensor(input, graph_->inputs[index], "input", index);
+  if (PyLong_Check(input) && !PyBool_Check(input)) return;
+  throw nb::type_error(("input " + std::to_string(index) + (value.name.empty() ? "" : " (" + value.name + ")") +
+                        ": expected an integer, got " + Py_TYPE(input)->tp_name)
+                           .c_str());
+}
+
 void PyGraph::prepare() {
   for (size_t i = 0; i < graph_->states.size(); ++i) {
     if (!state(i)) {
@@ -286,18 +297,18 @@ void PyGraph::prepare() {
 }
 
 nb::list PyGraph::run(nb::handle inputs) {
-  nb::object list = nb::steal(PySequence_Fast(inputs.ptr(), "run expects a list of tensors"));
+  nb::object list = nb::steal(PySequence_Fast(inputs.ptr(), "run expects a list of inputs"));
   if (!list.is_valid()) throw nb::python_error();
   auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(list.ptr()));
   if (count != graph_->inputs.size()) {
     throw nb::type_error(
-        ("run expects " + std::to_string(graph_->inputs.size()) + " tensors, got " + std::to_string(count)).c_str());
+        ("run expects " + std::to_string(graph_->inputs.size()) + " inputs, got " + std::to_string(count)).c_str());
   }
   // A copy: the list may change while operators run.
   nb::object held = nb::steal(PySequence_Tuple(list.ptr()));
   if (!held.is_valid()) throw nb::python_error();
   PyObject* const* items = PySequence_Fast_ITEMS(held.ptr());
-  for (size_t i = 0; i < count; ++i) check_tensor(items[i], graph_->inputs[i], "input", i);
+  for (size_t i = 0; i < count; ++i) check_input(items[i], i);
   prepare();
   std::vector<PyObject*> outputs(replay_->output_count());
   if (!replay_->run(items, outputs.data())) {
@@ -388,7 +399,7 @@ void bind_views(nb::module_& module) {
           "id", [](const ValueView& view) { return view.id; }, "Its number in the text of the graph.")
       .def_prop_ro(
           "role", [](const ValueView& view) { return graph::role_text(view.get().role); },
-          "'argument', 'parameter', 'buffer', 'constant' or 'result'.")
+          "'argument', 'parameter', 'buffer', 'constant', 'result', or 'size': a number, not a tensor.")
       .def_prop_ro(
           "name", [](const ValueView& view) { return view.get().name; }, "As in the program; may be empty.")
       .def_prop_ro(
@@ -412,7 +423,7 @@ void bind_views(nb::module_& module) {
           nb::sig("def __deepcopy__(self, memo: object) -> GraphValue"))
       .def_prop_ro(
           "type", [](const ValueView& view) { return graph::to_text(*view.graph, view.get()); },
-          "'f32[s0, 8]': dtype, sizes, strides unless contiguous, device unless the CPU.")
+          "'f32[s0, 8]': dtype, sizes, strides unless contiguous, device unless the CPU. Of a size: 's0'.")
       .def("__repr__", [](const ValueView& view) { return "%" + std::to_string(view.id); });
 
   nb::class_<SizeView>(module, "GraphSize", "A number that depends on the sizes of the inputs.")
@@ -520,7 +531,7 @@ void bind_graph(nb::module_& module) {
           "verify", [](const PyGraph& self) { graph::verify(*self.graph()); },
           "Raises InternalError if the graph means nothing.")
       .def("run", &PyGraph::run, "inputs"_a,
-           nb::sig("def run(self, inputs: collections.abc.Sequence[torch.Tensor]) -> list[torch.Tensor]"),
+           nb::sig("def run(self, inputs: collections.abc.Sequence[torch.Tensor | int]) -> list[typing.Any]"),
            "Runs the operators below autograd, after checking that the inputs are what the graph expects.")
       .def("__call__", &PyGraph::call, nb::sig("def __call__(self, *args: object, **kwargs: object) -> object"),
            "Calls it like the function that it was recorded from; otherwise with its inputs, as `run`.")
@@ -532,7 +543,7 @@ void bind_graph(nb::module_& module) {
           "How arguments become inputs, and outputs the result; see magneto.recording.")
       .def_prop_ro(
           "inputs", [](const PyGraph& self) { return self.values(self.graph()->inputs); },
-          nb::sig("def inputs(self) -> list[GraphValue]"), "The tensors that `run` takes.")
+          nb::sig("def inputs(self) -> list[GraphValue]"), "The tensors and sizes that `run` takes.")
       .def_prop_ro("states", &PyGraph::states, nb::sig("def states(self) -> list[tuple[str, torch.Tensor | None]]"),
                    "Parameters and buffers, with their names.")
       .def_prop_ro(
@@ -547,9 +558,11 @@ void bind_graph(nb::module_& module) {
       .def_prop_ro(
           "outputs", [](const PyGraph& self) { return self.values(self.graph()->outputs); },
           nb::sig("def outputs(self) -> list[GraphValue]"), "What `run` returns.")
-      .def_prop_ro("symbols", &PyGraph::symbols,
-                   nb::sig("def symbols(self) -> list[tuple[str, int, int, int | None, int | None]]"),
-                   "Sizes that may differ from run to run: name, input, dimension, smallest and largest number.")
+      .def_prop_ro(
+          "symbols", &PyGraph::symbols,
+          nb::sig("def symbols(self) -> list[tuple[str, int, int, int | None, int | None]]"),
+          "Sizes that may differ from run to run: name, input, dimension or -1 if the input is the size itself, "
+          "smallest and largest number.")
       .def_prop_ro("guards", &PyGraph::guards, "What is assumed of the symbols, in the names of the inputs.");
 }
 

@@ -12,6 +12,7 @@
 #include "record/live_recorder.h"
 #include "record/plain_tensor.h"
 #include "record/trace_recorder.h"
+#include "runtime/errors.h"
 #include "runtime/state.h"
 
 namespace nb = nanobind;
@@ -53,7 +54,9 @@ class Recording {
     if (live) {
       recorder_ = std::make_unique<record::LiveRecorder>(std::move(options));
     } else {
-      recorder_ = std::make_unique<record::TraceRecorder>(std::move(options));
+      auto tracing = std::make_unique<record::TraceRecorder>(std::move(options));
+      tracing_ = tracing.get();
+      recorder_ = std::move(tracing);
     }
   }
 
@@ -88,6 +91,16 @@ class Recording {
     return wrap(std::move(stand_in));
   }
 
+  nb::object size(int64_t number, const std::string& name, const std::string& symbol, std::optional<int64_t> least,
+                  std::optional<int64_t> greatest) {
+    check_tracing();
+    graph::Range range{least.value_or(graph::Range::kMin), greatest.value_or(graph::Range::kMax)};
+    nb::object made;
+    translated([&] { made = nb::steal(runtime::wrap_size(tracing_->add_size(number, name, symbol, range))); });
+    if (!made.is_valid()) throw nb::python_error();
+    return made;
+  }
+
   nb::object gradient(nb::handle output, std::string name) {
     at::Tensor stand_in = recorder_->stand_in_for_gradient(unwrap(output, name));
     translated([&] { recorder_->add_input(stand_in, std::move(name)); });
@@ -96,6 +109,13 @@ class Recording {
 
   void output(nb::handle tensor) {
     translated([&] { recorder_->add_output(unwrap(tensor, "an output")); });
+  }
+
+  void output_size(nb::handle number) {
+    check_tracing();
+    auto symbolic = runtime::symbolic_number(number.ptr());
+    if (!symbolic) throw nb::type_error("output_size expects a torch.SymInt, SymFloat or SymBool");
+    translated([&] { tracing_->add_output_size(*symbolic); });
   }
 
   // In the order of their first use.
@@ -122,6 +142,10 @@ class Recording {
     if (record::Recorder::active()) raise("a recording is active already");
   }
 
+  void check_tracing() const {
+    if (!tracing_) throw nb::value_error("a live recording has no symbolic sizes");
+  }
+
   [[noreturn]] static void raise(const std::string& reason) { raise(Refusal{Refusal::Unsupported, reason}); }
   [[noreturn]] static void raise(const Refusal& refusal) {
     PyErr_SetString(error_type(refusal).ptr(), message(refusal).c_str());
@@ -136,6 +160,8 @@ class Recording {
     } catch (const nb::python_error&) {
       throw;
     } catch (const nb::builtin_exception&) {
+      throw;
+    } catch (const UserError&) {
       throw;
     } catch (...) {
       runtime::set_python_error(std::current_exception());
@@ -158,6 +184,7 @@ class Recording {
   nb::callable name_state_;
   bool live_;
   std::unique_ptr<record::Recorder> recorder_;
+  record::TraceRecorder* tracing_ = nullptr;            // the same, unless it is live
   std::optional<runtime::NoCollection> no_collection_;  // a program makes many objects; the finalisers are not its own
 };
 
@@ -174,10 +201,17 @@ void bind_record(nb::module_& module) {
            nb::sig("def input(self, tensor: torch.Tensor, name: str,"
                    " dynamic: collections.abc.Sequence[tuple[int, str, int, int | None]]) -> torch.Tensor"),
            "Adds an argument; gives the tensor to call the program with.")
+      .def("size", &Recording::size, nb::arg("number"), nb::arg("name"), nb::arg("symbol"), nb::arg("least").none(),
+           nb::arg("greatest").none(),
+           nb::sig("def size(self, number: int, name: str, symbol: str, least: int | None, greatest: int | None)"
+                   " -> torch.SymInt | int"),
+           "Adds an integer argument that runs may change; gives the number to call the program with.")
       .def("gradient", &Recording::gradient, nb::arg("output"), nb::arg("name"),
            nb::sig("def gradient(self, output: torch.Tensor, name: str) -> torch.Tensor"),
            "Adds the gradient of an output as an input; gives the tensor to start the backward with.")
       .def("output", &Recording::output, nb::arg("tensor"), nb::sig("def output(self, tensor: torch.Tensor) -> None"))
+      .def("output_size", &Recording::output_size, nb::arg("number"),
+           nb::sig("def output_size(self, number: torch.SymInt | torch.SymFloat | torch.SymBool) -> None"))
       .def("states", &Recording::states, nb::sig("def states(self) -> list[torch.Tensor]"),
            "The tensors that were met and are not arguments.")
       .def("check", &Recording::check, "Raises what the recording has refused, if anything.")

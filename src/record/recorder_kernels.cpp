@@ -14,6 +14,7 @@
 #include "record/infer.h"
 #include "record/recorder.h"
 #include "record/recorder_keys.h"
+#include "record/symbolic_lstm.h"
 #include "record/symbolic_matmul.h"
 
 namespace magneto::record {
@@ -66,6 +67,28 @@ void gate_matmul_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* st
   stack->emplace_back(symbolic_matmul(std::move(left), std::move(right)));
 }
 
+void gate_lstm_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  c10::ArrayRef<c10::IValue> args = torch::jit::last(*stack, 9);
+  std::vector<at::Tensor> state = args[1].toTensorVector();
+  bool complete = args[0].toTensor().defined() && state.size() == 2 && state[0].defined() && state[1].defined();
+  Lstm lstm{args[0].toTensor(),
+            complete ? state[0] : at::Tensor(),
+            complete ? state[1] : at::Tensor(),
+            args[2].toTensorVector(),
+            args[3].toBool(),
+            args[4].toInt(),
+            args[5].toDouble(),
+            args[6].toBool(),
+            args[7].toBool(),
+            args[8].toBool()};
+  if (!complete || !needs_symbolic_lstm(lstm)) {
+    return op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kGateKey), stack);
+  }
+  auto [output, hidden, cell] = symbolic_lstm(lstm);
+  torch::jit::drop(*stack, 9);
+  torch::jit::push(*stack, std::move(output), std::move(hidden), std::move(cell));
+}
+
 // Composite operators that read the memory of their arguments without asking another operator.
 constexpr std::array<const char*, 17> kReadsMemory = {"aten::lstm.data",
                                                       "aten::gru.data",
@@ -115,6 +138,7 @@ std::string install_recorder() {
   for (const char* name : kReadsMemory) register_gate<&gate_refuse_kernel>(dispatcher, name, held);
   for (const char* name : kWritesMemory) register_gate<&gate_leaf_kernel>(dispatcher, name, held);
   register_gate<&gate_matmul_kernel>(dispatcher, "aten::matmul", held);
+  register_gate<&gate_lstm_kernel>(dispatcher, "aten::lstm.input", held);
   return install_doors();
 }
 

@@ -41,9 +41,25 @@ bool flash_cpu_backward(Args args, Stack& results) {
   return true;
 }
 
+// (src, embed_dim, num_heads, qkv weight and bias, projection weight and bias, use_gelu, norm_first, eps, weights and
+// biases of the norms (4), of the linear layers (4), mask, mask_type)
+bool encoder_layer(Args args, Stack& results) {
+  const at::Tensor& src = args[0].toTensor();
+  const int64_t width = args[1].toInt(), heads = args[2].toInt();
+  if (src.dim() != 3 || !src.is_cpu() || !is(src.scalar_type(), kFloating) || given(args[18])) return false;
+  const Sizes projection = {3 * width, width};
+  if (heads < 1 || width % heads != 0 || src.sym_size(2) != width) return false;
+  if (args[3].toTensor().sym_sizes() != SymIntArrayRef(projection)) return false;
+  if (product(src.sym_sizes()) == 0 || !is_contiguous(src.sym_sizes(), src.sym_strides())) return false;
+  const at::Tensor &up = args[14].toTensor(), &down = args[16].toTensor();
+  if (up.dim() != 2 || down.dim() != 2 || up.sym_size(1) != width || down.sym_size(0) != width) return false;
+  return up.sym_size(0) == down.sym_size(1) && give(results, make_for(src, src.sym_sizes()));
+}
+
 constexpr Row kRules[] = {
     {"aten::_scaled_dot_product_flash_attention_for_cpu", flash_cpu},
     {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", flash_cpu_backward},
+    {"aten::_transformer_encoder_layer_fwd", encoder_layer},
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Rules for indexing: advanced indices, gather and scatter, embeddings, sorting, losses by class.
+#include <ATen/ExpandUtils.h>
 #include <ATen/TensorUtils.h>
 
 #include "record/rules_common.h"
@@ -86,7 +87,10 @@ bool index_put(Args args, Stack& results) {
   Indices indices;
   if (!is_plain(self) || self.scalar_type() != values.scalar_type() || !indices.read(self, args[1].toListRef()))
     return false;
-  return give(results, make_like(self));
+  Sizes sizes;
+  for (int64_t dim : indices.left) sizes.push_back(self.sym_size(dim));
+  sizes = insert(sizes, indices.before(), indices.sizes);
+  return at::is_expandable_to(values.sym_sizes(), sizes) && give(results, make_like(self));
 }
 
 bool index_select(Args args, Stack& results) {
@@ -195,6 +199,7 @@ bool nll_loss_backward(Args args, Stack& results) {
 constexpr Row kRules[] = {
     {"aten::index.Tensor", index},
     {"aten::index_put", index_put},
+    {"aten::_index_put_impl", index_put},
     {"aten::index_select", index_select},
     {"aten::gather", gather},
     {"aten::scatter.src", scatter},

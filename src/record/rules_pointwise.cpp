@@ -42,13 +42,16 @@ constexpr Kernel kBinary{2, kNumber}, kAnyBinary{2, kAny}, kFloatBinary{2, kFloa
 constexpr Kernel kDivide{2, kAny, Gives::Float}, kCompare{2, kAny, Gives::Bool};
 constexpr Kernel kFloatTernary{3, kFloating};
 
+bool is_integer(const c10::IValue& value) { return value.isInt() || value.isSymInt(); }
+bool is_fraction(const c10::IValue& value) { return value.isDouble() || value.isSymFloat(); }
+bool is_number(const c10::IValue& value) { return is_integer(value) || is_fraction(value); }
+
 // `alpha` follows the two operands; a fraction goes only with floating dtypes, and a boolean only with booleans.
 template <Kernel kernel>
 bool scaled(Args args, Stack& results) {
   const c10::IValue& alpha = args[2];
-  if (!alpha.isInt() && !(alpha.isDouble() && given(args[0]) && is(args[0].toTensor().scalar_type(), kFloating))) {
-    return false;
-  }
+  bool floating = given(args[0]) && is(args[0].toTensor().scalar_type(), kFloating);
+  if (!is_integer(alpha) && !(is_fraction(alpha) && floating)) return false;
   return pointwise<kernel>(args, results);
 }
 
@@ -61,10 +64,7 @@ bool swapped(Args args, Stack& results) {
 }
 
 // Here the exponent is not an operand.
-bool pow_number(Args args, Stack& results) {
-  const c10::IValue& exponent = args[1];
-  return (exponent.isInt() || exponent.isDouble() || exponent.isSymInt()) && pointwise<kFloatUnary>(args, results);
-}
+bool pow_number(Args args, Stack& results) { return is_number(args[1]) && pointwise<kFloatUnary>(args, results); }
 
 // The condition steers the layout first, but not the dtype.
 bool where(Args args, Stack& results) {
@@ -83,7 +83,7 @@ bool masked_fill(Args args, Stack& results) {
   if (mask.scalar_type() != ScalarType::Bool || self.device() != mask.device()) return false;
   bool fits = args[2].isTensor()
                   ? args[2].toTensor().dim() == 0 && args[2].toTensor().scalar_type() == self.scalar_type()
-                  : args[2].isInt() || args[2].isDouble();
+                  : is_number(args[2]);
   Elementwise work;
   work.add(self);
   work.add(mask, /*typed=*/false);
@@ -92,8 +92,8 @@ bool masked_fill(Args args, Stack& results) {
 }
 
 bool clamp(Args args, Stack& results) {
-  auto plain = [](const c10::IValue& bound) { return bound.isNone() || bound.isInt() || bound.isDouble(); };
-  if (!plain(args[1]) || !plain(args[2]) || (args[1].isNone() && args[2].isNone())) return false;
+  auto covered = [](const c10::IValue& bound) { return bound.isNone() || is_number(bound); };
+  if (!covered(args[1]) || !covered(args[2]) || (args[1].isNone() && args[2].isNone())) return false;
   return pointwise<kFloatUnary>(args, results);
 }
 

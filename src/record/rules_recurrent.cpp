@@ -4,24 +4,32 @@
 #include <ATen/ops/zeros.h>
 
 #include "record/rules_common.h"
+#include "record/sym_node.h"
 
 namespace magneto::record::rules {
 namespace {
 
-// What the library keeps for a backward, if it expects one, is its secret: ask it, with zeros of the same shapes.
+// What the library keeps for a backward, if it expects one, is its secret: ask it, with zeros of the same shapes. If
+// these are symbolic, the answer holds for this call only.
 at::Tensor workspace(Args args) {
   c10::impl::ExcludeDispatchKeyGuard real(c10::DispatchKeySet(kNoteKey) |
                                           c10::autograd_dispatch_keyset_with_ADInplaceOrView);
   auto zeros = [&](size_t i) {
     const at::Tensor& tensor = args[i].toTensor();
-    return at::zeros(tensor.sizes(), tensor.scalar_type());
+    std::vector<int64_t> sizes;
+    for (const SymInt& size : tensor.sym_sizes()) sizes.push_back(hint_of(size));
+    return at::zeros(sizes, tensor.scalar_type());
   };
   auto results =
       at::mkldnn_rnn_layer(zeros(0), zeros(1), zeros(2), zeros(3), zeros(4), zeros(5), zeros(6), args[7].toBool(),
                            args[8].toIntVector(), args[9].toInt(), args[10].toInt(), args[11].toInt(),
                            args[12].toBool(), args[13].toBool(), args[14].toBool(), args[15].toBool());
   const at::Tensor& kept = std::get<3>(results);
-  return kept.defined() ? make_for(kept, kept.sym_sizes()) : at::Tensor();
+  if (!kept.defined()) return {};
+  for (const SymInt& size : args[0].toTensor().sym_sizes()) {
+    if (size.is_heap_allocated()) return make_for(kept, {make_unknown(size, kept.numel())});
+  }
+  return make_for(kept, kept.sym_sizes());
 }
 
 // (input, weights and biases (4), hx, cx, reverse, batch_sizes, mode, hidden_size, num_layers, has_biases,

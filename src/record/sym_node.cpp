@@ -90,6 +90,12 @@ class Node final : public c10::SymNodeImpl {
     return node->symbols_.get() == &symbols ? std::optional(node->expr_) : std::nullopt;
   }
 
+  static Node* of_any(const c10::SymInt& number) {
+    return number.is_heap_allocated() ? dynamic_cast<Node*>(runtime::unwrap_node(number.toSymNode()).get()) : nullptr;
+  }
+  const std::shared_ptr<Symbols>& symbols() const { return symbols_; }
+  graph::Number hint() const { return symbols_->hint(expr_); }
+
   bool is_int() override { return type() == Symbols::Type::Int; }
   bool is_bool() override { return type() == Symbols::Type::Bool; }
   bool is_float() override { return type() == Symbols::Type::Float; }
@@ -231,6 +237,16 @@ c10::SymFloat make_sym_float(std::shared_ptr<Symbols> symbols, ExprId expr) {
 c10::SymBool make_sym_bool(std::shared_ptr<Symbols> symbols, ExprId expr) {
   if (auto known = symbols->known(expr)) return *known;
   return c10::SymBool(SymNode(c10::make_intrusive<Node>(std::move(symbols), expr)));
+}
+
+c10::SymInt make_unknown(const c10::SymInt& like, int64_t hint) {
+  const auto& symbols = Node::of_any(like)->symbols();
+  return make_sym(symbols, symbols->add_symbol(hint, {0, graph::SymbolSource::kUnknown}));
+}
+
+int64_t hint_of(const c10::SymInt& number) {
+  const Node* node = Node::of_any(number);
+  return node ? node->hint().integer : number.guard_int(__FILE__, __LINE__);
 }
 
 std::optional<ExprId> expr_of(const c10::SymInt& number, Symbols& symbols) {

@@ -17,6 +17,11 @@ c10::SymInt make_sym(std::shared_ptr<graph::Symbols> symbols, graph::ExprId expr
 c10::SymFloat make_sym_float(std::shared_ptr<graph::Symbols> symbols, graph::ExprId expr);
 c10::SymBool make_sym_bool(std::shared_ptr<graph::Symbols> symbols, graph::ExprId expr);
 
+// A number that no run can tell, over the symbols of `like`, which is symbolic; `hint` is what it is in this call.
+c10::SymInt make_unknown(const c10::SymInt& like, int64_t hint);
+// What it is in the recorded call; unlike guard_int this assumes nothing.
+int64_t hint_of(const c10::SymInt& number);
+
 // The expression behind a number that depends on `symbols`, simplified by what is assumed by now; never a constant.
 // None: a plain number, or one of other symbols.
 std::optional<graph::ExprId> expr_of(const c10::SymInt& number, graph::Symbols& symbols);

@@ -43,6 +43,13 @@ c10::SymDimVector strides_over(c10::SymIntArrayRef sizes, const at::Tensor& real
   return strides;
 }
 
+// The dtype of a tensor without dimensions that stands for a wrapped number. Where tensors with dimensions settle the
+// common dtype, it counts as little as a number does and keeps all of its value, which kernels for short dtypes use.
+c10::ScalarType type_as_number(const c10::Scalar& number, const at::native::ResultTypeState& types) {
+  auto common = at::native::result_type(types);
+  return types.dimResult == common ? number.type() : common;
+}
+
 }  // namespace
 
 TraceRecorder::~TraceRecorder() {
@@ -88,8 +95,12 @@ at::Tensor TraceRecorder::trace_for(const at::Tensor& real) {
 at::Tensor TraceRecorder::stand_in(const at::Tensor& argument, const std::string& name,
                                    c10::ArrayRef<DynamicSize> dynamic) {
   c10::SymDimVector sizes(argument.sym_sizes());
-  for (const DynamicSize& size : dynamic) {
-    sizes.at(size.dimension) = make_size(argument.size(size.dimension), name, size);
+  auto input = static_cast<uint32_t>(graph_.inputs.size());
+  for (const auto& [dimension, symbol, range] : dynamic) {
+    int64_t size = argument.size(dimension);
+    if (size < 2) continue;
+    auto expr = make_symbol(size, {input, static_cast<int32_t>(dimension), name}, symbol, range);
+    sizes.at(dimension) = make_sym(symbols_, expr);
   }
   Pair& pair = pair_for(argument, sizes, strides_over(sizes, argument));
   pair.is_argument = pair.is_placed = true;
@@ -99,17 +110,37 @@ at::Tensor TraceRecorder::stand_in(const at::Tensor& argument, const std::string
   return pair.trace;
 }
 
-c10::SymInt TraceRecorder::make_size(int64_t size, const std::string& argument, const DynamicSize& dynamic) {
-  if (size < 2) return size;
+graph::ExprId TraceRecorder::make_symbol(int64_t number, graph::SymbolSource source, const std::string& name,
+                                         graph::Range range) {
   if (!symbols_) graph_.symbols = symbols_ = std::make_shared<graph::Symbols>();
-  auto input = static_cast<uint32_t>(graph_.inputs.size());
-  auto source = graph::SymbolSource{input, static_cast<int32_t>(dynamic.dimension), argument};
-  auto known = dynamic.name.empty() ? std::nullopt : symbols_->find(dynamic.name);
-  if (known && symbols_->hint(*known).integer != size) {
-    throw UserError("the sizes named " + dynamic.name + " are " + std::to_string(symbols_->hint(*known).integer) +
-                    " and " + std::to_string(size) + ", but sizes of one name must be equal");
+  auto known = name.empty() ? std::nullopt : symbols_->find(name);
+  if (!known) return symbols_->add_symbol(number, std::move(source), name, range);
+  if (int64_t other = symbols_->hint(*known).integer; other != number) {
+    throw UserError("the sizes named " + name + " are " + std::to_string(other) + " and " + std::to_string(number) +
+                    ", but sizes of one name must be equal");
   }
-  return make_sym(symbols_, known ? *known : symbols_->add_symbol(size, source, dynamic.name, dynamic.range));
+  return *known;
+}
+
+c10::SymInt TraceRecorder::add_size(int64_t number, const std::string& name, const std::string& symbol,
+                                    graph::Range range) {
+  auto input = static_cast<uint32_t>(graph_.inputs.size());
+  graph::ExprId expr = make_symbol(number, {input, graph::SymbolSource::kNumber, name}, symbol, range);
+  graph_.inputs.push_back(graph_.add_size(expr, name));
+  return make_sym(symbols_, expr);
+}
+
+bool TraceRecorder::add_output_size(const c10::Scalar& number) {
+  if (refusal()) return false;
+  auto expr = symbols_ ? expr_of(number, *symbols_) : std::nullopt;
+  if (!expr) return unsupported("an output that is a size of another recording");
+  if (!check_computable(*expr)) return false;
+  graph_.outputs.push_back(graph_.add_size(*expr));
+  return true;
+}
+
+bool TraceRecorder::check_computable(graph::ExprId expr) {
+  return symbols_->can_compute(expr) || data_dependent("a size that only the operator knows is used");
 }
 
 at::Tensor TraceRecorder::stand_in_for_gradient(const at::Tensor& output) {
@@ -161,7 +192,7 @@ bool TraceRecorder::looks_like(const at::Tensor& tensor, const graph::Value& val
 c10::IValue TraceRecorder::take_number(graph::Op& noted, uint32_t position, int32_t item, const c10::IValue& number) {
   auto take = [&](const auto& symbolic) -> std::optional<graph::Number> {
     auto expr = expr_of(symbolic, *symbols_);
-    if (!expr) return std::nullopt;
+    if (!expr || !check_computable(*expr)) return std::nullopt;
     noted.sizes.push_back({position, item, *expr});
     return symbols_->hint(*expr);
   };
@@ -192,7 +223,7 @@ bool TraceRecorder::take_symbolic(graph::Op& noted, uint32_t position, const c10
 }
 
 // In `x * x.shape[0]` torch wraps the size up as a tensor and forgets what it was. The graph makes that tensor from the
-// size. It is no wrapped number there, so it gets the dtype to which the operator would convert it.
+// size.
 void TraceRecorder::recover_numbers(const SchemaInfo& info, Stack* stack) {
   static const auto scalar_tensor = c10::Dispatcher::singleton().findSchemaOrThrow("aten::scalar_tensor", "");
   size_t base = stack->size() - info.written.size();
@@ -206,7 +237,7 @@ void TraceRecorder::recover_numbers(const SchemaInfo& info, Stack* stack) {
       each_tensor((*stack)[k],
                   [&](const at::Tensor& tensor) { types = at::native::update_result_type_state(tensor, types); });
     }
-    Stack made{*number, at::native::result_type(types), {}, c10::Device(c10::kCPU), {}};
+    Stack made{*number, type_as_number(*number, types), {}, c10::Device(c10::kCPU), {}};
     call_as_leaf(scalar_tensor, graph::schema_info(scalar_tensor), kNoteKey, c10::DispatchKeySet(c10::DispatchKey::CPU),
                  &made);
     (*stack)[i] = std::move(made[0]);

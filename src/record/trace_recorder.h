@@ -16,6 +16,10 @@ class TraceRecorder final : public Recorder {
   void stop() override;
   at::Tensor stand_in(const at::Tensor& argument, const std::string& name, c10::ArrayRef<DynamicSize> dynamic) override;
   at::Tensor stand_in_for_gradient(const at::Tensor& output) override;
+  // An integer argument that later calls may change, as the next input: what stands for it while the program runs.
+  c10::SymInt add_size(int64_t number, const std::string& name, const std::string& symbol, graph::Range range);
+  // An output that is a symbolic number. False after refuse().
+  bool add_output_size(const c10::Scalar& number);
 
  private:
   // A real tensor that the program has, and the trace tensor that takes its place in operators.
@@ -49,8 +53,10 @@ class TraceRecorder final : public Recorder {
   void recover_numbers(const graph::SchemaInfo& info, c10::Stack* stack);
   Pair& pair_for(const at::Tensor& real, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides);
   at::Tensor trace_for(const at::Tensor& real);
-  c10::SymInt make_size(int64_t size, const std::string& argument, const DynamicSize& dynamic);
+  graph::ExprId make_symbol(int64_t number, graph::SymbolSource source, const std::string& name, graph::Range range);
   std::vector<graph::ExprId> shape_of(const at::Tensor& tensor) const;
+  // False after refuse().
+  bool check_computable(graph::ExprId expr);
   c10::IValue take_number(graph::Op& noted, uint32_t position, int32_t item, const c10::IValue& number);
 
   std::shared_ptr<graph::Symbols> symbols_;                          // null until something is dynamic

@@ -49,6 +49,9 @@ class TraceImpl final : public c10::TensorImpl {
 
   // Asked for only if something is symbolic.
   c10::IntArrayRef sizes_custom() const override { return specialise(sym_sizes_default(), sizes_); }
+  int64_t size_custom(int64_t dimension) const override {
+    return sym_size_custom(dimension).guard_int(__FILE__, __LINE__);  // and not of the others, too
+  }
   c10::IntArrayRef strides_custom() const override { return specialise(sym_strides_default(), strides_); }
   int64_t numel_custom() const override { return sym_numel_default().guard_int(__FILE__, __LINE__); }
   int64_t storage_offset_custom() const override { return sym_storage_offset_default().guard_int(__FILE__, __LINE__); }

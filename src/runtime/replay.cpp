@@ -66,7 +66,7 @@ struct Step {
 
 struct Output {
   Role role;
-  uint32_t index;   // of the input, or the slot
+  uint32_t index;   // of the input, or the slot, or the expression
   int32_t same_as;  // an earlier output that is the same tensor, or -1
 };
 
@@ -117,9 +117,10 @@ class Replay final : public Segment {
   void push_arguments(const Step& step, uint32_t& next, Slots& slots, const Numbers& numbers, c10::Stack& stack) const;
   IValue make_sized(const SizedArg& arg, const Numbers& numbers) const;
   IValue make_list(const ArgSource& source, Slots& slots) const;
-  bool bind_sizes(const Slots& slots, Numbers& numbers) const;
+  bool bind_sizes(const Slots& slots, PyObject* const* inputs, Numbers& numbers) const;
   bool run_steps(Slots& slots, const Numbers& numbers) const;
-  bool give_outputs(Slots& slots, PyObject* const* inputs, PyObject** outputs) const;
+  bool give_outputs(Slots& slots, const Numbers& numbers, PyObject* const* inputs, PyObject** outputs) const;
+  PyObject* number_object(graph::ExprId expr, graph::Number number) const;
 
   graph::Graph graph_;
   std::vector<PyObject*> state_objects_;  // borrowed: guards vouch for them when a run starts
@@ -255,6 +256,7 @@ void Replay::plan_outputs() {
   for (size_t i = 0; i < graph_.outputs.size(); ++i) {
     ValueId value = graph_.outputs[i];
     Output output{graph_.values[value].role, places_[value].index, -1};
+    if (output.role == Role::Size) output.index = graph_.values[value].shape[0];
     for (size_t k = 0; k < i; ++k) {
       if (graph_.outputs[k] == value) output.same_as = static_cast<int32_t>(k);
     }
@@ -370,17 +372,30 @@ bool Replay::execute(Slots& slots, const Numbers& numbers) const {
 // the slots hold meanwhile also keep use counts from crossing one and back inside kernels, which would take the GIL.
 void Replay::fill(Slots& slots, PyObject* const* inputs) const {
   size_t input_count = graph_.inputs.size();
-  for (size_t i = 0; i < input_count; ++i) slots[i] = unpack_tensor(inputs[i]);
+  for (size_t i = 0; i < input_count; ++i) {
+    if (graph_.values[graph_.inputs[i]].role != Role::Size) slots[i] = unpack_tensor(inputs[i]);
+  }
   for (size_t i = 0; i < state_objects_.size(); ++i) slots[input_count + i] = unpack_tensor(state_objects_[i]);
 }
 
-bool Replay::give_outputs(Slots& slots, PyObject* const* inputs, PyObject** outputs) const {
+PyObject* Replay::number_object(graph::ExprId expr, graph::Number number) const {
+  switch (graph_.symbols->type(expr)) {
+    case graph::Symbols::Type::Int: return PyLong_FromLongLong(number.integer);
+    case graph::Symbols::Type::Bool: return PyBool_FromLong(number.integer != 0);
+    case graph::Symbols::Type::Float: break;
+  }
+  return PyFloat_FromDouble(number.real);
+}
+
+bool Replay::give_outputs(Slots& slots, const Numbers& numbers, PyObject* const* inputs, PyObject** outputs) const {
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const Output& output = outputs_[i];
     if (output.same_as >= 0) {
       outputs[i] = Py_NewRef(outputs[output.same_as]);
     } else if (output.role == Role::Argument) {
       outputs[i] = Py_NewRef(inputs[output.index]);
+    } else if (output.role == Role::Size) {
+      outputs[i] = number_object(output.index, numbers[output.index]);
     } else {
       outputs[i] = wrap_tensor(std::move(slots[output.index]));
     }
@@ -393,9 +408,15 @@ bool Replay::give_outputs(Slots& slots, PyObject* const* inputs, PyObject** outp
 }
 
 // False with a Python error: the inputs do not have the sizes that the recording holds for.
-bool Replay::bind_sizes(const Slots& slots, Numbers& numbers) const {
+bool Replay::bind_sizes(const Slots& slots, PyObject* const* inputs, Numbers& numbers) const {
   if (!sizes_) return true;
-  auto problem = sizes_->bind(slots, numbers);
+  c10::SmallVector<int64_t, 8> given(graph_.inputs.size(), 0);
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (graph_.values[graph_.inputs[i]].role != Role::Size) continue;
+    given[i] = PyLong_AsLongLong(inputs[i]);
+    if (given[i] == -1 && PyErr_Occurred()) return false;
+  }
+  auto problem = sizes_->bind(slots, given, numbers);
   if (problem) PyErr_SetString(PyExc_ValueError, ("the graph was recorded for other sizes: " + *problem).c_str());
   return !problem;
 }
@@ -436,7 +457,8 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
   }
   fill(slots, inputs);
   Numbers numbers;
-  bool ok = bind_sizes(slots, numbers) && run_steps(slots, numbers) && give_outputs(slots, inputs, outputs);
+  bool ok =
+      bind_sizes(slots, inputs, numbers) && run_steps(slots, numbers) && give_outputs(slots, numbers, inputs, outputs);
   for (at::Tensor& slot : slots) slot.reset();
   free_slots_.push_back(std::move(slots));
   return ok;

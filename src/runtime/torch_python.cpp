@@ -42,11 +42,24 @@ std::optional<c10::Scalar> wrapped_number(const at::Tensor& tensor) {
   if (!is_placeholder(tensor)) return std::nullopt;
   pybind11::gil_scoped_acquire gil;
   auto object = pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(tensor));
-  pybind11::object number = pybind11::getattr(object, "_wrapped_number", pybind11::none());
+  return symbolic_number(pybind11::getattr(object, "_wrapped_number", pybind11::none()).ptr());
+}
+
+std::optional<c10::Scalar> symbolic_number(PyObject* object) {
+  pybind11::handle number = object;
   if (torch::is_symint(number)) return c10::Scalar(number.cast<c10::SymInt>());
   if (torch::is_symfloat(number)) return c10::Scalar(number.cast<c10::SymFloat>());
   if (torch::is_symbool(number)) return c10::Scalar(number.cast<c10::SymBool>());
   return std::nullopt;
+}
+
+PyObject* wrap_size(const c10::SymInt& size) {
+  try {
+    return pybind11::cast(size).release().ptr();
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return nullptr;
+  }
 }
 
 c10::SymNode unwrap_node(const c10::SymNode& node) {

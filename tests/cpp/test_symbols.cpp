@@ -265,6 +265,18 @@ TEST(sizes_zero_and_one_never_become_symbols) {
   CHECK(t.decides("n <= 1"));
 }
 
+TEST(nothing_is_asked_of_a_size_that_no_run_can_tell) {
+  Table t;
+  ExprId unknown = t.add_symbol(64, {0, SymbolSource::kUnknown});
+  CHECK(t.can_compute(t.mul(t.s0, t.s1)));
+  CHECK(!t.can_compute(t.mul(t.s0, unknown)));
+  CHECK(!t.decides("s3 == 1"));  // as its range tells
+  CHECK_HAS(CHECK_THROWS(UserError, t.decides("s3 == 64*s0")), "only the operator");
+  CHECK_HAS(CHECK_THROWS(UserError, t.specialise(unknown)), "s3 == 64");
+  CHECK_EQ(t.all_guards(), "");
+  CHECK_EQ(t.guards_in_words().size(), size_t{3});
+}
+
 TEST(after_the_end_of_a_recording_nothing_more_is_assumed) {
   Table t;
   t.freeze();

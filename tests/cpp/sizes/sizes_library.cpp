@@ -78,16 +78,24 @@ std::string bind(const std::vector<at::Tensor>& recorded, std::vector<std::strin
   magneto::graph::Graph graph;
   graph.symbols = std::make_shared<Symbols>();
   Symbols& symbols = *graph.symbols;
+  std::vector<int64_t> numbers_given;
   for (uint32_t i = 0; i < recorded.size(); ++i) {
     std::string name = "x" + std::to_string(i);
+    numbers_given.push_back(given[i].dim() ? 0 : given[i].item<int64_t>());
+    if (recorded[i].dim() == 0) {
+      magneto::graph::SymbolSource source{i, magneto::graph::SymbolSource::kNumber, name};
+      magneto::graph::ExprId number = symbols.add_symbol(recorded[i].item<int64_t>(), source, "", {});
+      graph.values.push_back({magneto::graph::Role::Size, c10::kLong, c10::kCPU, {}, {}, i, {number}, name});
+      graph.inputs.push_back(i);
+      continue;
+    }
     magneto::graph::Value value{magneto::graph::Role::Argument, recorded[i].scalar_type(), recorded[i].device()};
     value.sizes.assign(recorded[i].sizes().begin(), recorded[i].sizes().end());
     value.strides.assign(recorded[i].strides().begin(), recorded[i].strides().end());
     value.name = name;
     int32_t last = static_cast<int32_t>(recorded[i].dim()) - 1;
     for (int32_t d = 0; d < last; ++d) value.shape.push_back(symbols.add_symbol(recorded[i].size(d), {i, d, name}));
-    if (last >= 0) value.shape.push_back(symbols.integer(recorded[i].size(last)));
-    if (last < 0) symbols.add_symbol(recorded[i].item<int64_t>(), {i, -1, name}, "", {});
+    value.shape.push_back(symbols.integer(recorded[i].size(last)));
     auto strides = value.shape;
     for (int32_t d = last; d >= 0; --d) {
       auto outer = static_cast<size_t>(d) + 1;
@@ -103,7 +111,7 @@ std::string bind(const std::vector<at::Tensor>& recorded, std::vector<std::strin
   graph.ops.push_back({handle, nullptr, {}, {}, {}, {}, false, false, false});
   graph.ops[0].sizes.push_back({0, 0, expr});
   std::vector<magneto::graph::Number> numbers;
-  auto problem = magneto::graph::SizeBinding(graph).bind(given, numbers);
+  auto problem = magneto::graph::SizeBinding(graph).bind(given, numbers_given, numbers);
   return problem ? *problem : std::to_string(numbers[expr].integer);
 }
 
