@@ -161,7 +161,7 @@ def test_each_reason_comes_with_advice(reason, advice):
 def test_long_lists_of_guards_are_cut_in_the_text_only():
     times = {"first_call": 1.0, "second_call": 1.0, "watch": 0.5, "build": 0.5}
     guards = [f"x{i} matches the tensor it was" for i in range(20)]
-    told = magneto.Explanation("f", 1, 1200, 1203, ["graph"], guards, {}, {}, times, "compiled")
+    told = magneto.Explanation("f", 1, 1200, 1203, ["graph"], guards, {}, {}, {}, times, "compiled")
     text = str(told)
     assert "1 graph, 1,200 operations, 1,203 guards" in text
     assert "x7 matches" in text and "x8 matches" not in text and "and 12 more" in text

@@ -37,7 +37,8 @@ class Counters(Mapping[str, CounterGroup]):
     """Groups of counts since the start or the last ``magneto.reset()``.
 
     ``counters["stats"]`` has captures, graphs, calls and hits, ``counters["eager"]`` counts each reason for which a
-    capture was given up, and ``counters["recompile"]`` each reason for which a function was captured again.
+    capture was given up, ``counters["recompile"]`` each reason for which a function was captured again, and
+    ``counters["graph_break"]`` each call of something unknown that cuts a program into parts.
     ``counters["cuda_graphs"]`` and ``counters["cuda_graphs_refused"]`` tell the same of CUDA graphs.
     A group or name that was never counted is empty or 0.
     """

@@ -54,11 +54,12 @@ class Explanation:
     guards: list[str]  # what is checked before a graph runs again; a line may sum up many checks
     reasons: dict[str, int]  # why calls could not be captured, and how often
     recompiles: dict[str, int]  # which check failed, so that the function was captured again, and how often
+    breaks: dict[str, int]  # where programs are in several parts, because nobody knows what happens there
     timings: dict[str, float]  # in milliseconds: first_call, second_call, watch, build
     state: str  # "compiled" or "eager"
 
     def __str__(self) -> str:
-        lines = [*self._outcome(), *self._reasons(), *self._recompiles(), self._timings()]
+        lines = [*self._outcome(), *self._breaks(), *self._reasons(), *self._recompiles(), self._timings()]
         return "\n".join([self.name, *(f"  {line}" for line in lines)])
 
     def _outcome(self) -> list[str]:
@@ -80,6 +81,9 @@ class Explanation:
             lines.append(f"{what} because {reason}")
             lines.append(f"  seen in {_count(count, 'call')}. {_advice(reason)}")
         return lines
+
+    def _breaks(self) -> list[str]:
+        return [f"in several parts because {reason}" for reason in self.breaks]
 
     def _recompiles(self) -> list[str]:
         return [
@@ -158,13 +162,14 @@ def _explanation(compiled: _C.CompiledFunction, seconds: Mapping[str, float]) ->
     timings["build"] = sum(variant["build_ms"] for variant in variants)
     return Explanation(
         name=compiled.name,
-        graph_count=sum(1 for variant in variants if variant["ops"]),
+        graph_count=sum(len(variant["graphs"]) for variant in variants),
         op_count=sum(variant["ops"] for variant in variants),
         guard_count=sum(variant["guard_count"] for variant in variants),
-        graphs=[variant["graph"] for variant in variants],
+        graphs=[graph for variant in variants for graph in variant["graphs"]],
         guards=[guard for variant in variants for guard in variant["guards"]],
         reasons=reasons,
         recompiles=compiled.misses(),
+        breaks=compiled.breaks(),
         timings=timings,
         state="compiled" if variants else "eager",
     )

@@ -138,7 +138,7 @@ def _compiled(target: Any, fullgraph: bool) -> Any:
 
 
 def _compiled_callable(fn: Callable[..., Any], name: str, fullgraph: bool) -> Callable[..., Any]:
-    compiled = compiled_function(fn, name)
+    compiled = compiled_function(fn, name, whole=fullgraph)
     functools.update_wrapper(compiled, fn)
     return FullGraphFunction(compiled) if fullgraph else compiled
 

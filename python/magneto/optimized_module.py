@@ -140,7 +140,7 @@ class OptimizedModule(ModuleProxy):
     """
 
     def __init__(self, orig_mod: nn.Module, *, fullgraph: bool = False) -> None:
-        compiled = compiled_function(orig_mod, type(orig_mod).__qualname__)
+        compiled = compiled_function(orig_mod, type(orig_mod).__qualname__, whole=fullgraph)
         # For inspect.signature(); a module's own __call__ says nothing about what it takes.
         compiled.__dict__["__wrapped__"] = orig_mod.forward
         ModuleProxy.__init__(self, orig_mod, FullGraphFunction(compiled) if fullgraph else compiled)

@@ -17,9 +17,9 @@ _live: weakref.WeakSet[_C.CompiledFunction] = weakref.WeakSet()  # owned by _loc
 _warned = False  # owned by _lock
 
 
-def compiled_function(fn: Callable[..., Any], name: str) -> _C.CompiledFunction:
-    """A new compiled function that reset() knows."""
-    compiled = _C.CompiledFunction(fn, name)
+def compiled_function(fn: Callable[..., Any], name: str, whole: bool = False) -> _C.CompiledFunction:
+    """A new compiled function that reset() knows; `whole`: its programs have one part."""
+    compiled = _C.CompiledFunction(fn, name, whole)
     with _lock:
         _live.add(compiled)
     _warn_once_if_unsupported()

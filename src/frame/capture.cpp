@@ -39,7 +39,7 @@ std::string why_not_now() {
   return runtime::tensor_plug().why_not_record();
 }
 
-Capture capture(PyObject* function, const guard::CallArguments& call) {
+Capture capture(PyObject* function, const guard::CallArguments& call, bool whole) {
   Capture capture;
   auto arguments = std::make_shared<guard::Arguments>(call);
   auto run = [&] {
@@ -54,6 +54,7 @@ Capture capture(PyObject* function, const guard::CallArguments& call) {
   HookScope hook;
   auto variant = std::make_shared<Variant>();
   trace::Watch watch(*arguments, variant.get(), &variant->program);
+  watch.may_cut = !whole;
   watch.roots = capture.roots = name_roots(function, *arguments);
   watch.handover.function = PyMethod_Check(function) ? PyMethod_GET_FUNCTION(function) : function;
   capture.result = py::Ref::steal(watch.call(function, call.values, call.positional, call.keyword_names));
@@ -73,6 +74,7 @@ Capture capture(PyObject* function, const guard::CallArguments& call) {
   arguments->freeze();
   capture.variant = std::move(variant);
   capture.reads = std::move(watch.first_reads);
+  capture.breaks = std::move(watch.breaks);
   capture.variant->arguments = std::move(arguments);
   capture.variant->watch_ms = called - start;
   capture.variant->build_ms = now_ms() - called;

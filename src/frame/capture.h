@@ -23,12 +23,13 @@ struct Capture {
   py::Ref result;                    // of the call; null: a Python error is set
   std::shared_ptr<Variant> variant;  // null: not compiled, for this reason
   std::string reason, where;
+  std::vector<std::string> breaks;  // why the program is in several parts
   std::vector<guard::Read> reads;  // the guards of the variant, to be put into the function's trie
   guard::RootNames roots;          // what they start from
 };
 
-// Runs `function` exactly once, whatever happens.
-Capture capture(PyObject* function, const guard::CallArguments& call);
+// Runs `function` exactly once, whatever happens. `whole`: a call that runs something unknown is not captured.
+Capture capture(PyObject* function, const guard::CallArguments& call, bool whole);
 
 // What people call the objects that the guards of `function` start from.
 guard::RootNames name_roots(PyObject* function, const guard::Arguments& arguments);

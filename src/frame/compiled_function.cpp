@@ -33,7 +33,8 @@ struct State {
   std::string name;
   std::vector<Group> groups;                       // most recently used first
   std::vector<std::shared_ptr<Variant>> variants;  // newest first
-  std::map<std::string, int64_t> failures, misses;
+  bool whole = false;  // never in several parts
+  std::map<std::string, int64_t> failures, misses, breaks;
   int64_t captures = 0;
   int64_t failures_in_a_row = 0;
 };
@@ -106,19 +107,31 @@ void note_miss(CompiledFunction* self, const CallArguments& call) {
   runtime::log(runtime::Log::Guards, state.name + ": captured again because " + why);
 }
 
+size_t op_count(const std::vector<const runtime::Segment*>& segments) {
+  size_t count = 0;
+  for (const runtime::Segment* segment : segments) count += segment->op_count();
+  return count;
+}
+
 void add_variant(State& state, Capture& captured) {
   std::shared_ptr<Variant>& variant = captured.variant;
   Group& group = group_of(state, *variant->arguments);
   if (!group.arguments) group.arguments = variant->arguments;
   variant->arguments = group.arguments;
   group.trie.insert(variant, std::move(captured.reads));
-  runtime::count("stats", "graphs");
+  std::vector<const runtime::Segment*> segments = variant->program.segments();
+  runtime::counters()["stats"]["graphs"] += static_cast<int64_t>(segments.size());
+  for (const std::string& why : captured.breaks) {
+    runtime::count("graph_break", why);
+    ++state.breaks[why];
+  }
   state.failures_in_a_row = 0;
   variant->last_used = runtime::process_state().hits;
   runtime::log(runtime::Log::Capture, state.name + ": compiled, " +
-                                          std::to_string(variant->program.segment().op_count()) + " operations, " +
+                                          std::to_string(op_count(segments)) + " operations, " +
                                           std::to_string(group.trie.size(*variant)) + " guards");
-  if (runtime::logs(runtime::Log::Graph)) runtime::log(runtime::Log::Graph, variant->program.segment().text());
+  if (runtime::logs(runtime::Log::Graph))
+    for (const runtime::Segment* segment : segments) runtime::log(runtime::Log::Graph, segment->text());
   if (runtime::logs(runtime::Log::Program)) runtime::log(runtime::Log::Program, variant->program.text());
   state.variants.insert(state.variants.begin(), variant);
   if (state.variants.size() > static_cast<size_t>(std::max<int64_t>(config().cache_limit, 1))) {
@@ -149,7 +162,7 @@ PyObject* miss(CompiledFunction* self, const CallArguments& call) {
   runtime::count("stats", "captures");
   // The call may drop the last reference to this object.
   py::Ref keep = py::Ref::borrow((PyObject*)self);
-  Capture captured = capture(self->function, call);
+  Capture captured = capture(self->function, call, state.whole);
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   if (captured.variant)
@@ -202,10 +215,12 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged_count, Py
 // ---- the Python type
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* kNames[] = {"fn", "name", nullptr};
+  static const char* kNames[] = {"fn", "name", "whole", nullptr};
   PyObject* function;
   const char* name = "";
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|s", const_cast<char**>(kNames), &function, &name)) return nullptr;
+  int whole = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|sp", const_cast<char**>(kNames), &function, &name, &whole))
+    return nullptr;
   if (!PyCallable_Check(function)) {
     PyErr_Format(PyExc_TypeError, "CompiledFunction needs a callable, not a %.200s", Py_TYPE(function)->tp_name);
     return nullptr;
@@ -216,6 +231,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   self->function = Py_NewRef(function);
   self->state = new State;
   self->state->name = name;
+  self->state->whole = whole;
   return (PyObject*)self;
 }
 
@@ -278,6 +294,7 @@ PyObject* to_dict(const std::map<std::string, int64_t>& counts) {
 
 PyObject* failures(PyObject* object, PyObject*) { return to_dict(as_compiled(object)->state->failures); }
 PyObject* misses(PyObject* object, PyObject*) { return to_dict(as_compiled(object)->state->misses); }
+PyObject* breaks(PyObject* object, PyObject*) { return to_dict(as_compiled(object)->state->breaks); }
 
 PyObject* describe_variant(State& state, const Variant& variant) {
   const guard::Trie& trie = group_of(state, *variant.arguments).trie;
@@ -289,9 +306,15 @@ PyObject* describe_variant(State& state, const Variant& variant) {
     py::Ref text = py::Ref::steal(PyUnicode_FromString(line.c_str()));
     if (!guards || !text || PyList_Append(guards.get(), text.get()) < 0) return nullptr;
   }
+  std::vector<const runtime::Segment*> segments = variant.program.segments();
+  py::Ref graphs = py::Ref::steal(PyList_New(0));
+  for (const runtime::Segment* segment : segments) {
+    py::Ref text = py::Ref::steal(PyUnicode_FromString(segment->text().c_str()));
+    if (!graphs || !text || PyList_Append(graphs.get(), text.get()) < 0) return nullptr;
+  }
   return Py_BuildValue(
-      "{s:n, s:s, s:s, s:O, s:L, s:d, s:d, s:n}", "ops", static_cast<Py_ssize_t>(variant.program.segment().op_count()),
-      "graph", variant.program.segment().text().c_str(), "program", variant.program.text().c_str(), "guards",
+      "{s:n, s:O, s:s, s:O, s:L, s:d, s:d, s:n}", "ops", static_cast<Py_ssize_t>(op_count(segments)), "graphs",
+      graphs.get(), "program", variant.program.text().c_str(), "guards",
       guards.get(), "hits", static_cast<long long>(variant.hits), "watch_ms", variant.watch_ms, "build_ms",
       variant.build_ms, "guard_count", static_cast<Py_ssize_t>(trie.size(variant) + variant.arguments->node_count()));
 }
@@ -318,6 +341,7 @@ PyObject* reset(PyObject* object, PyObject*) {
   State& state = *as_compiled(object)->state;
   State old;
   old.name = state.name;
+  old.whole = state.whole;
   std::swap(old, state);  // destroyed last: it may run arbitrary finalisers
   Py_RETURN_NONE;
 }
@@ -370,6 +394,7 @@ PyMethodDef kMethods[] = {
     {"variants", variants, METH_NOARGS, "What was compiled, newest first."},
     {"failures", failures, METH_NOARGS, "Why captures failed: reason -> count."},
     {"misses", misses, METH_NOARGS, "Why calls were captured again: reason -> count."},
+    {"breaks", breaks, METH_NOARGS, "Why programs are in several parts: reason -> count."},
     {"state", state_name, METH_NOARGS, "'new', 'compiled' or 'eager'."},
     {"reset", reset, METH_NOARGS, "Forget everything that was compiled or counted."},
     {"guard_ns", (PyCFunction)(void (*)(void))guard_ns, METH_FASTCALL | METH_KEYWORDS,

@@ -321,6 +321,15 @@ std::string Program::text(const Instruction& instruction) const {
   return text + "\n";
 }
 
+std::vector<const runtime::Segment*> Program::segments() const {
+  std::vector<const runtime::Segment*> all;
+  if (segment_->op_count()) all.push_back(segment_.get());
+  if (!cut_) return all;
+  for (const auto& stretch : cut_->stretches)
+    for (const runtime::Segment* segment : stretch->program->segments()) all.push_back(segment);
+  return all;
+}
+
 std::string Program::text() const {
   std::string all;
   for (const Instruction& instruction : before_) all += text(instruction);

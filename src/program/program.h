@@ -126,7 +126,8 @@ class Program {
   uint32_t add_older(PyObject* object);
   uint32_t add_recipe(Recipe recipe);
   void set_segment(std::unique_ptr<runtime::Segment> segment) { segment_ = std::move(segment); }
-  const runtime::Segment& segment() const { return *segment_; }
+  // That do anything, with those behind the cuts.
+  std::vector<const runtime::Segment*> segments() const;
   // The registers that hold the inputs of the segment; otherwise these are the tensors among the arguments.
   void set_segment_inputs(std::vector<uint32_t> inputs) { segment_inputs_ = std::move(inputs); }
   void set_result(uint32_t result) { result_ = result; }

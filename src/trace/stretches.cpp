@@ -148,8 +148,8 @@ void Watch::describe_frames(program::Cut* cut) {
 bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names) {
   bool known_frames = !running.empty() && consumer_depth == SIZE_MAX &&
                       std::all_of(running.begin(), running.end(), [&](FrameRun* f) { return can_be_put_back(*f); });
-  if (!known_frames || cuts_ == kMaxCuts || !PyCallable_Check(callable))
-    give_up("the call runs " + callable_name(callable) + ", which is not understood");
+  std::string reason = "the call runs " + callable_name(callable) + ", which is not understood";
+  if (!known_frames || !may_cut || cuts_ == kMaxCuts || !PyCallable_Check(callable)) give_up(reason);
   if (!alive() || !ends_cleanly()) return false;
   auto cut = std::make_unique<program::Cut>();
   writer_->write_effects();
@@ -163,6 +163,7 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   if (!close_stretch()) return false;
   last_cut_ = cut.get();
   program_->set_cut(std::move(cut));
+  breaks.push_back(reason + " (" + place() + ")");
   ++cuts_;
   return true;
 }

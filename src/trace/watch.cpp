@@ -61,7 +61,7 @@ Watch* Watch::current() {
 
 void Watch::give_up(const std::string& reason) {
   if (!alive()) return;
-  locate();
+  where_ = place();
   reason_ = reason;
   recording.reset();
   no_collection_.reset();
@@ -70,22 +70,24 @@ void Watch::give_up(const std::string& reason) {
 // The recording is still on the stack: it has stopped by itself and is destroyed later.
 void Watch::fail_from_recording(const std::string& reason) {
   if (!alive()) return;
-  locate();
+  where_ = place();
   reason_ = reason;
   no_collection_.reset();
 }
 
-void Watch::locate() {
+std::string Watch::place() {
+  std::string place;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   if (PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get())) {
     PyCodeObject* code = PyFrame_GetCode(frame);
-    where_ =
+    place =
         text(code->co_filename) + ":" + std::to_string(PyFrame_GetLineNumber(frame)) + " in " + text(code->co_qualname);
     Py_DECREF(code);
     Py_DECREF(frame);
   }
   PyErr_Restore(type, value, traceback);
+  return place;
 }
 
 Kind Watch::kind_of(PyTypeObject* type) {

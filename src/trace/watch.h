@@ -155,6 +155,8 @@ class Watch {
   // to that cut.
   void finish(Value result);
   bool has_program() const;
+  bool may_cut = true;              // else an unknown function ends the watch
+  std::vector<std::string> breaks;  // why it was cut, and where
   guard::RootNames roots;                // what the guards of the first stretch start from
   std::vector<guard::Read> first_reads;  // the guards of the first stretch, which held at its end
 
@@ -187,7 +189,7 @@ class Watch {
   void fail_from_recording(const std::string& reason);
   void check_tensors_if_any(PyObject* result);
   void finish_tensor_op(PyObject* callable, PyObject* result);
-  void locate();
+  static std::string place();  // "file.py:12 in forward", or empty
   void walk(PyObject* value, bool printed);
   void read_names(PyObject* object, PyTypeObject* type);  // of a class or function
   bool read_class_attribute(PyTypeObject* type, PyObject* name, PyObject* object);
