@@ -46,7 +46,6 @@ class TraceRecorder final : public Recorder {
   Pair& pair_for(const at::Tensor& real, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides);
   at::Tensor trace_for(const at::Tensor& real);
   c10::SymInt make_size(int64_t size, const std::string& argument, const DynamicSize& dynamic);
-  std::vector<graph::ExprId> shape_of(const at::Tensor& tensor) const;
   c10::IValue take_number(graph::Op& noted, uint32_t position, int32_t item, const c10::IValue& number);
 
   std::shared_ptr<graph::Symbols> symbols_;                 // null until something is dynamic
