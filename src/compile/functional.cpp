@@ -10,7 +10,6 @@
 #include "compile/partners.h"
 #include "compile/views.h"
 #include "record/infer.h"
-#include "record/rules_common.h"
 #include "record/trace_tensor.h"
 #include "runtime/errors.h"
 #include "runtime/state.h"
@@ -97,6 +96,7 @@ class Pass {
       }
     }
     finish();
+    graph::remove_dead_ops(builder_.graph);
     if (from_.symbols) from_.symbols->freeze();
     return std::move(builder_.graph);
   }
@@ -179,7 +179,7 @@ class Pass {
   void visit(const Op& op) {
     if (is_metadata_change(op)) return change_metadata(op);
     if (auto written = written_arguments(op); !written.empty()) return replace(op);
-    if (auto argument = viewed(op)) return add_view(translated(op), *argument, op);
+    if (auto argument = viewed(op)) return add_views(op, *argument);
     keep(op);
   }
 
@@ -211,13 +211,10 @@ class Pass {
     return argument;
   }
 
-  // `call`: in terms of the new graph; its argument stands for what `original` views.
-  void add_view(Op call, size_t argument, const Op& original) {
-    NodeId parent = nodes_of_[original.tensors[argument].value];
-    views_.push_back({std::move(call), argument, {}});
-    for (const TensorRef& result : original.results) {
-      nodes_of_[result.value] = add_node(parent, result);
-    }
+  void add_views(const Op& op, size_t argument) {
+    NodeId parent = nodes_of_[op.tensors[argument].value];
+    views_.push_back({translated(op), argument, {}});
+    for (const TensorRef& result : op.results) nodes_of_[result.value] = add_node(parent, result);
   }
 
   // A result of the last view.
@@ -297,23 +294,11 @@ class Pass {
     }
   }
 
-  // Kernels draw numbers in another order where memory has gaps.
-  void check_gaps(const Op& op, const Partner& partner) {
-    if (!op.info->random || !partner.takes_written) return;
-    for (const TensorRef& tensor : op.tensors) {
-      if (std::ranges::find(partner.written, tensor.position) == partner.written.end()) continue;
-      at::Tensor target = trace(nodes_of_[tensor.value]);
-      if (record::rules::is_dense(target.sym_sizes(), target.sym_strides())) continue;
-      refuse("random numbers are drawn into memory with gaps");
-    }
-  }
-
   void replace(const Op& op) {
     if (op.info->name == "aten::copy_") return replace_copy(op);
     const Partner* partner = find_partner(op.handle);
     if (!partner) refuse("torch has no functional partner of it");
     check_lists(op, *partner);
-    check_gaps(op, *partner);
     Op call = op_like(op, partner->handle);
     call.autocast = op.autocast;
     take_arguments(call, *partner, op);
@@ -358,10 +343,13 @@ class Pass {
     NodeId id = nodes_of_[target.value];
     at::Tensor before = trace(id), after = builder_.trace(contents);
     bool is_destination = !partner.takes_written;
+    // Kernels draw numbers in the order of memory, or in another one where it has gaps.
+    if (op.info->random && !same_layout(before, after)) refuse("it draws random numbers into memory of this layout");
     if (is_destination && before.scalar_type() != after.scalar_type() && !op.handle.hasTag(at::Tag::pointwise)) {
       refuse("its result is computed in the type of out=, which differs from that of its arguments");
     }
-    if (before.sym_sizes() == after.sym_sizes()) return write(id, contents, /*is_fresh=*/true);
+    bool is_fresh = builder_.graph.values[contents].memory == contents;
+    if (before.sym_sizes() == after.sym_sizes()) return write(id, contents, is_fresh);
     if (!is_destination) refuse("its functional partner gives another shape");
     resize_to(target, op, contents);
   }
@@ -440,8 +428,8 @@ class Pass {
     }
     if (is_outside) outside_changes_.push_back(&op);
     if (name == "aten::detach") return;
-    auto handle = c10::Dispatcher::singleton().findSchema({name, op.handle.schema().overload_name()});
-    if (!handle) refuse("torch has no functional partner of it");
+    auto handle = find_view(op.handle);
+    if (!handle) refuse("torch has no view operator that does the same");
     Op view = translated(op);
     view.handle = *handle;
     view.info = &graph::schema_info(*handle);
@@ -490,6 +478,11 @@ class Pass {
       refuse("it resizes memory that the program sees under another name, too");
     }
     at::Tensor after = layout_after(op, target);
+    if (builder_.graph.values[contents].memory != contents) {
+      Op clone = op_like(op, "aten::clone");
+      put(clone, 0, contents);
+      contents = builder_.add(std::move(clone));
+    }
     if (!same_layout(after, builder_.trace(contents)))
       refuse("it resizes to a layout that its functional partner does not give");
     Node& root = nodes_[id];
@@ -558,6 +551,7 @@ class Pass {
 }  // namespace
 
 Graph make_functional(const Graph& graph) {
+  if (why_not_functional(graph).empty()) return graph;
   Graph functional = Pass(graph).run();
   graph::verify(functional);
   if (std::string fault = why_not_functional(functional); !fault.empty()) MAGNETO_BUG("functional form: " + fault);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -77,7 +76,7 @@ int32_t find_argument(const c10::FunctionSchema& schema, const c10::Argument& wa
 std::optional<Partner> match(const OperatorHandle& op, const std::vector<uint32_t>& written,
                              const OperatorHandle& candidate) {
   const graph::SchemaInfo& info = graph::schema_info(candidate);
-  if (info.writes || info.returns_view) return std::nullopt;
+  if (info.writes || info.returns_view || info.hidden_writes) return std::nullopt;
   const auto& own = op.schema();
   const auto& theirs = candidate.schema();
   size_t fresh = 0;
@@ -154,6 +153,17 @@ const Partner* find_partner(const OperatorHandle& op) {
     if (auto partner = search(op)) entry->second = std::make_unique<const Partner>(std::move(*partner));
   }
   return entry->second.get();
+}
+
+std::optional<OperatorHandle> find_view(const OperatorHandle& op) {
+  for (const OperatorHandle& candidate : overloads(functional_name(op.schema().name()))) {
+    const auto &own = op.schema().arguments(), &theirs = candidate.schema().arguments();
+    auto same = [](const c10::Argument& a, const c10::Argument& b) {
+      return a.name() == b.name() && *a.real_type() == *b.real_type();
+    };
+    if (graph::schema_info(candidate).returns_view && std::ranges::equal(own, theirs, same)) return candidate;
+  }
+  return std::nullopt;
 }
 
 }  // namespace magneto::compile

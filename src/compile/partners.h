@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "graph/graph.h"
@@ -27,5 +28,8 @@ std::vector<uint32_t> written_arguments(const graph::Op& op);
 
 // Null: torch has none. Any thread; the result stays valid forever.
 const Partner* find_partner(const c10::OperatorHandle& op);
+
+// The view operator that gives what `op` turns its argument into: aten::t for aten::t_. It takes the same arguments.
+std::optional<c10::OperatorHandle> find_view(const c10::OperatorHandle& op);
 
 }  // namespace magneto::compile
