@@ -586,6 +586,25 @@ class Graph:
     def verify(self) -> None:
         """Raises InternalError if the graph means nothing."""
 
+    def functional(self) -> Graph:
+        """
+        The same work without writes: no value ever changes, up to the edge, where inputs and state take their new contents.
+
+        UserError: an operator has no functional partner.
+        """
+
+    @property
+    def edge(self) -> int:
+        """
+        The index of the first operator that writes; of a functional form, where its edge begins.
+        """
+
+    @property
+    def is_functional(self) -> bool:
+        """
+        Whether nothing is written before the edge, and there nothing but inputs and state, once each.
+        """
+
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """
         Runs the operators below autograd, after checking that the inputs are what the graph expects.

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "compile/builder.h"
+#include "compile/draws.h"
 #include "compile/partners.h"
 #include "compile/views.h"
 #include "record/infer.h"
@@ -58,6 +59,17 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.device() == b.device() && a.sym_sizes() == b.sym_sizes() &&
          a.sym_strides() == b.sym_strides() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
+
+// Where there is more than one element, so that a kernel goes through both in the same way.
+bool same_steps(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sym_sizes() != b.sym_sizes()) return false;
+  for (int64_t d = 0; d < a.dim(); ++d) {
+    if (a.sym_size(d) != 1 && a.sym_stride(d) != b.sym_stride(d)) return false;
+  }
+  return true;
+}
+
+bool is_outside(const graph::Value& value) { return value.role == Role::Argument || graph::is_state(value.role); }
 
 bool is_metadata_change(const Op& op) { return op.handle.hasTag(at::Tag::inplace_view); }
 
@@ -302,7 +314,7 @@ class Pass {
     Op call = op_like(op, partner->handle);
     call.autocast = op.autocast;
     take_arguments(call, *partner, op);
-    auto results = builder_.append(std::move(call));
+    auto results = append_partner(builder_, std::move(call));
     auto find = [&](uint32_t position, int32_t item) {
       for (const TensorRef& result : results) {
         if (result.position == position && result.item == item) return result.value;
@@ -344,7 +356,7 @@ class Pass {
     at::Tensor before = trace(id), after = builder_.trace(contents);
     bool is_destination = !partner.takes_written;
     // Kernels draw numbers in the order of memory, or in another one where it has gaps.
-    if (op.info->random && !same_layout(before, after)) refuse("it draws random numbers into memory of this layout");
+    if (op.info->random && !same_steps(before, after)) refuse("it draws random numbers into memory of this layout");
     if (is_destination && before.scalar_type() != after.scalar_type() && !op.handle.hasTag(at::Tag::pointwise)) {
       refuse("its result is computed in the type of out=, which differs from that of its arguments");
     }
@@ -385,6 +397,9 @@ class Pass {
     while (nodes_[id].parent != kNone) {
       NodeId parent = nodes_[id].parent;
       View& view = views_[nodes_[id].view];
+      if (written.outside != kNone && !stays_inside(view.op, builder_.trace(current(parent)))) {
+        refuse("it writes memory by strides that may lie outside of an argument");
+      }
       auto whole = put_back(builder_, view.op, nodes_[id].place, current(parent), contents);
       if (!whole) refuse("it writes through " + view.op.info->name + ", of which there is no inverse");
       is_fresh |= *whole != contents && builder_.graph.values[*whole].memory != builder_.graph.values[contents].memory;
@@ -398,6 +413,15 @@ class Pass {
     root.generation = ++written.generation;
     written.written_by = op_;
     written.versioned |= op_->info->writes && !op_->below_inplace;
+  }
+
+  // Whether a view shows elements of the viewed tensor only. Where that tensor begins in its memory is not known.
+  bool stays_inside(const Op& view, const at::Tensor& viewed) {
+    if (view.info->name != "aten::as_strided") return true;
+    auto sizes = builder_.numbers(view, 1), strides = builder_.numbers(view, 2);
+    c10::SymInt end = 1;
+    for (size_t i = 0; i < sizes.size(); ++i) end += (sizes[i] - 1) * strides[i];
+    return view.args[3].isNone() && viewed.is_contiguous() && end <= viewed.sym_numel();
   }
 
   // With the layout of `target`.
@@ -414,19 +438,18 @@ class Pass {
     std::string name = op.handle.schema().name();
     const TensorRef& target = op.tensors[0];
     name.pop_back();
-    bool is_outside =
-        graph::is_state(from_.values[target.value].role) || from_.values[target.value].role == Role::Argument;
+    bool outside = is_outside(from_.values[target.value]);
     if (name == "aten::resize" || name == "aten::resize_as") {
-      if (is_outside) refuse("it resizes an argument or a state tensor");
+      if (outside) refuse("it resizes an argument or a state tensor");
       return resize(op);
     }
     if (name == "aten::set") {
-      if (is_outside) refuse("it gives an argument or a state tensor other memory");
+      if (outside) refuse("it gives an argument or a state tensor other memory");
       if (op.info->name != "aten::set_.source_Tensor") refuse("it gives a tensor other memory");
       nodes_of_[target.value] = add_alias(nodes_of_[op.tensors[1].value]);
       return;
     }
-    if (is_outside) outside_changes_.push_back(&op);
+    if (outside) outside_changes_.push_back(&op);
     if (name == "aten::detach") return;
     auto handle = find_view(op.handle);
     if (!handle) refuse("torch has no view operator that does the same");
@@ -504,8 +527,7 @@ class Pass {
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i] != kNone) continue;
       ValueId original = from_.outputs[i];
-      bool is_outside = from_.values[original].role != Role::Result;
-      outputs[i] = is_outside ? root_of(original) : current(nodes_of_[original]);
+      outputs[i] = is_outside(from_.values[original]) ? root_of(original) : current(nodes_of_[original]);
     }
     for (const Op* change : outside_changes_) {
       Op op = *change;
@@ -565,17 +587,14 @@ size_t edge_of(const Graph& graph) {
 
 std::string why_not_functional(const Graph& graph) {
   std::vector<bool> written(graph.values.size(), false);
-  auto is_outside = [&](ValueId id) {
-    return graph::is_state(graph.values[id].role) || graph.values[id].role == Role::Argument;
-  };
   auto outside_memory = [&](ValueId id) { return graph.values[graph.values[id].memory].role != Role::Result; };
   for (size_t i = edge_of(graph); i < graph.ops.size(); ++i) {
     const Op& op = graph.ops[i];
     std::string where = ", in operation " + std::to_string(i) + " (" + op.info->name + ")";
-    if (is_metadata_change(op) && is_outside(op.tensors[0].value)) continue;
+    if (is_metadata_change(op) && is_outside(graph.values[op.tensors[0].value]) && find_view(op.handle)) continue;
     if (op.info->name == "aten::copy_") {
       ValueId target = op.tensors[0].value, source = op.tensors[1].value;
-      if (!is_outside(target)) return "a value changes" + where;
+      if (!is_outside(graph.values[target])) return "a value changes" + where;
       if (written[target]) return "an argument is written twice" + where;
       if (outside_memory(source)) return "the new contents of an argument are no value of their own" + where;
       written[target] = true;
