@@ -12,6 +12,7 @@
 #include "compile/views.h"
 #include "record/infer.h"
 #include "record/trace_tensor.h"
+#include "record/trace_values.h"
 #include "runtime/errors.h"
 #include "runtime/state.h"
 
@@ -326,7 +327,7 @@ class Pass {
     for (uint32_t i = 0; i < returns.size(); ++i) {
       if (returns[i].alias_info()) continue;
       for (const TensorRef& result : op.results) {
-        if (result.position == i) add_root(result.value, find(fresh, result.item));
+        if (result.position == i) add_root(result.value, in_layout_of(result.value, find(fresh, result.item)));
       }
       ++fresh;
     }
@@ -336,6 +337,19 @@ class Pass {
       }
     }
     take_returned(op);
+  }
+
+  // A result of a partner, which need not have the strides that the original gives it.
+  ValueId in_layout_of(ValueId original, ValueId made) {
+    const graph::Value &wanted = from_.values[original], &found = builder_.graph.values[made];
+    if (wanted.shape == found.shape && wanted.sizes == found.sizes && wanted.strides == found.strides) return made;
+    at::Tensor layout = record::trace_of(from_, original);
+    Op empty = op_like(*op_, "aten::empty_strided");
+    builder_.set(empty, 0, layout.sym_sizes());
+    builder_.set(empty, 1, layout.sym_strides());
+    empty.args[2] = static_cast<int64_t>(wanted.dtype);
+    empty.args[4] = wanted.device;
+    return copied(builder_.add(std::move(empty)), made);
   }
 
   // What an operator returns in place of an argument that it has written.
