@@ -12,7 +12,7 @@ import itertools
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ LEAST = 0.97  # of 688
 OPS = [op for op in op_db if not op.name.startswith("jiterator") and any(dtype in op.dtypes for dtype in DTYPES)]
 
 Tree = tuple[tuple[Any, ...], dict[str, Any]]
+Form = Callable[[magneto.Graph], magneto.Graph]
 
 
 def name_of(op: Any) -> str:
@@ -76,13 +77,13 @@ def eager(op: Any, tree: Tree, joint: bool) -> tuple[list[Tensor], list[Tensor],
     return outputs, tangents, [t for t in found if t is not None]
 
 
-def difference(op: Any, tree: Tree, joint: bool, live: bool) -> str:
-    """Empty, or how the graph differs from eager. RecordError: refused."""
+def difference(op: Any, tree: Tree, joint: bool, live: bool, form: Form) -> str:
+    """Empty, or how the graph, in that form, differs from eager. RecordError: refused."""
     theirs, ours = fresh(tree), fresh(tree)
     outputs, tangents, gradients = eager(op, theirs, joint)
     recorded = fresh(tree)
     torch.manual_seed(SEED)
-    graph = magneto.record(op.op, *recorded[0], joint=joint, live=live, **recorded[1])
+    graph = form(magneto.record(op.op, *recorded[0], joint=joint, live=live, **recorded[1]))
     graph.verify()
     torch.manual_seed(SEED)
     results = graph.run([*tensors_of(ours), *tangents])
@@ -105,7 +106,13 @@ def reason_of(error: magneto.RecordError) -> str:
     return re.sub(r",? at \S+:\d+ in .*", "", str(error), flags=re.DOTALL)
 
 
-def sweep(op: Any, live: bool, count: int | None) -> tuple[list[str], collections.Counter[str], int]:
+def as_recorded(graph: magneto.Graph) -> magneto.Graph:
+    return graph
+
+
+def sweep(
+    op: Any, live: bool, count: int | None, form: Form = as_recorded
+) -> tuple[list[str], collections.Counter[str], int]:
     """The differences, the refusals by reason, and how many samples were recorded."""
     wrong, refused, recorded = [], collections.Counter(), 0
     with warnings.catch_warnings():
@@ -116,7 +123,7 @@ def sweep(op: Any, live: bool, count: int | None) -> tuple[list[str], collection
             except (RuntimeError, NotImplementedError):
                 continue  # torch's sample is torch's to mend
             try:
-                found = difference(op, tree, joint, live)
+                found = difference(op, tree, joint, live, form)
             except magneto.RecordError as error:
                 refused[reason_of(error)] += 1
                 continue

@@ -4,6 +4,8 @@
 #include <bit>
 #include <string_view>
 
+#include "graph/effects.h"
+
 namespace magneto::graph {
 
 ValueId Graph::add_value(Role role, const at::Tensor& tensor) {
@@ -38,6 +40,8 @@ bool draws(const Op& op) {
   return !(chance && chance->isDouble() && chance->toDouble() == 0.0);
 }
 
+}  // namespace
+
 bool writes_unmarked(const Op& op) {
   if (!op.info->hidden_writes) return false;
   // Batch norm keeps statistics while it trains.
@@ -46,8 +50,6 @@ bool writes_unmarked(const Op& op) {
   const c10::IValue* training = find_argument(op, "training");
   return !(training && training->isBool() && !training->toBool());
 }
-
-}  // namespace
 
 bool same_number(const c10::IValue& a, const c10::IValue& b) {
   auto bits = [](double number) { return std::bit_cast<uint64_t>(number); };

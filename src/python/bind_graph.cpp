@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 
+#include "compile/functional.h"
 #include "graph/text.h"
 #include "python/tensor_objects.h"
 #include "record/plain_tensor.h"
@@ -212,6 +213,8 @@ class PyGraph {
     return graph_->symbols ? graph_->symbols->guards_in_words() : std::vector<std::string>();
   }
 
+  PyGraph functional() const;
+
   nb::list run(nb::handle inputs);
   nb::object call(nb::args args, nb::kwargs kwargs);
 
@@ -234,10 +237,12 @@ class PyGraph {
   void check_input(PyObject* input, size_t index) const;
   // `kind`, `index`: for the message, "input 2".
   void check_tensor(PyObject* tensor, ValueId id, const char* kind, size_t index) const;
+  void check_memory(PyObject* const* inputs) const;
   void prepare();
 
   SharedGraph graph_;
   std::vector<py::Ref> states_;               // empty, or null, where the graph came without
+  std::vector<size_t> alone_;                 // in inputs, then states: those that may share memory with no other
   std::unique_ptr<runtime::Segment> replay_;  // made by the first run
 };
 
@@ -282,6 +287,44 @@ void PyGraph::check_input(PyObject* input, size_t index) const {
                            .c_str());
 }
 
+// If what the edge writes were also another input, eager's later operators would have seen the writes.
+void PyGraph::check_memory(PyObject* const* inputs) const {
+  if (alone_.empty()) return;
+  size_t count = graph_->inputs.size();
+  auto memory = [&](size_t index) {
+    return runtime::unpack_tensor(index < count ? inputs[index] : state(index - count))
+        .storage()
+        .unsafeGetStorageImpl();
+  };
+  for (size_t index : alone_) {
+    for (size_t other = 0; other < count + graph_->states.size(); ++other) {
+      bool is_size = other < count && graph_->values[graph_->inputs[other]].role == graph::Role::Size;
+      if (other == index || is_size || memory(other) != memory(index)) continue;
+      auto name = [&](size_t i) {
+        return i < count ? "input " + std::to_string(i) : "state " + std::to_string(i - count);
+      };
+      throw UserError("the graph writes " + name(index) + ", which shares memory with " + name(other) +
+                      " now, but did not when it was recorded");
+    }
+  }
+}
+
+PyGraph PyGraph::functional() const {
+  std::vector<py::Ref> states;
+  for (const py::Ref& state : states_) states.push_back(py::Ref::borrow(state.get()));
+  PyGraph result(compile::make_functional(*graph_), std::move(states));
+  result.calling = calling;
+  const graph::Graph& made = *result.graph_;
+  std::vector<ValueId> outside = made.inputs;
+  outside.insert(outside.end(), made.states.begin(), made.states.end());
+  for (size_t i = compile::edge_of(made); i < made.ops.size(); ++i) {
+    if (!made.ops[i].info->writes) continue;
+    auto found = std::find(outside.begin(), outside.end(), made.ops[i].tensors[0].value);
+    result.alone_.push_back(static_cast<size_t>(found - outside.begin()));
+  }
+  return result;
+}
+
 void PyGraph::prepare() {
   for (size_t i = 0; i < graph_->states.size(); ++i) {
     if (!state(i)) {
@@ -310,6 +353,7 @@ nb::list PyGraph::run(nb::handle inputs) {
   PyObject* const* items = PySequence_Fast_ITEMS(held.ptr());
   for (size_t i = 0; i < count; ++i) check_input(items[i], i);
   prepare();
+  check_memory(items);
   std::vector<PyObject*> outputs(replay_->output_count());
   if (!replay_->run(items, outputs.data())) {
     if (PyErr_Occurred()) throw nb::python_error();
@@ -530,6 +574,15 @@ void bind_graph(nb::module_& module) {
       .def(
           "verify", [](const PyGraph& self) { graph::verify(*self.graph()); },
           "Raises InternalError if the graph means nothing.")
+      .def("functional", &PyGraph::functional,
+           "The same work without writes: no value ever changes, up to the edge, where inputs and state take their new "
+           "contents.\n\nUserError: an operator has no functional partner.")
+      .def_prop_ro(
+          "edge", [](const PyGraph& self) { return compile::edge_of(*self.graph()); },
+          "The index of the first operator that writes; of a functional form, where its edge begins.")
+      .def_prop_ro(
+          "is_functional", [](const PyGraph& self) { return compile::why_not_functional(*self.graph()).empty(); },
+          "Whether nothing is written before the edge, and there nothing but inputs and state, once each.")
       .def("run", &PyGraph::run, "inputs"_a,
            nb::sig("def run(self, inputs: collections.abc.Sequence[torch.Tensor | int]) -> list[typing.Any]"),
            "Runs the operators below autograd, after checking that the inputs are what the graph expects.")

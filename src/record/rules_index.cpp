@@ -196,7 +196,67 @@ bool nll_loss_backward(Args args, Stack& results) {
   return is(self.scalar_type(), kFloating) && give(results, make_for(self, self.sym_sizes()));
 }
 
+// `self` with other contents in some places, by a copy of all the memory that it lives in.
+bool give_changed(const at::Tensor& self, Stack& results) {
+  auto sizes = self.sym_sizes(), strides = self.sym_strides();
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] == 0 || (strides[dim] == 0 && sizes[dim] != 1)) return false;
+  }
+  return is_plain(self) && !self.unsafeGetTensorImpl()->is_wrapped_number() && give(results, trace_of(self));
+}
+
+// (self, src, ...), where src takes the place of what the view operator of that name shows for (self, ...).
+template <const char* view>
+bool overwrite(Args args, Stack& results) {
+  Stack shown, view_args(args.begin() + 1, args.end());
+  view_args[0] = args[0];
+  if (!find_rule(view)(view_args, shown)) return false;
+  if (shown[0].toTensor().sym_sizes() != args[1].toTensor().sym_sizes()) return false;
+  return give_changed(args[0].toTensor(), results);
+}
+
+constexpr char kSelect[] = "aten::select.int";
+constexpr char kSlice[] = "aten::slice.Tensor";
+constexpr char kDiagonal[] = "aten::diagonal";
+constexpr char kStrided[] = "aten::as_strided";
+
+bool copy(Args args, Stack& results) {
+  const at::Tensor &self = args[0].toTensor(), &from = args[1].toTensor();
+  Elementwise both;
+  both.add(self, /*typed=*/false);
+  both.add(from, /*typed=*/false);
+  if (self.device() != from.device() || !both.broadcast() || both.sizes() != self.sym_sizes()) return false;
+  return give_changed(self, results);
+}
+
+// Other contents in every place, whatever they were.
+bool refill(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  return is_plain(self) && is(self.scalar_type(), kAny) && give(results, make_like(self));
+}
+
+bool refill_floating(Args args, Stack& results) {
+  return is(args[0].toTensor().scalar_type(), kFloating) && refill(args, results);
+}
+
+bool bernoulli(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  return is(self.scalar_type(), kAny) && give(results, make_for(self, self.sym_sizes()));
+}
+
 constexpr Row kRules[] = {
+    {"aten::select_scatter", overwrite<kSelect>},
+    {"aten::slice_scatter", overwrite<kSlice>},
+    {"aten::diagonal_scatter", overwrite<kDiagonal>},
+    {"aten::as_strided_scatter", overwrite<kStrided>},
+    {"aten::copy", copy},
+    {"aten::zero", refill},
+    {"aten::fill.Scalar", refill},
+    {"aten::uniform", refill_floating},
+    {"aten::normal_functional", refill_floating},
+    {"aten::exponential", refill_floating},
+    {"aten::random", refill},
+    {"aten::bernoulli.p", bernoulli},
     {"aten::index.Tensor", index},
     {"aten::index_put", index_put},
     {"aten::_index_put_impl", index_put},

@@ -12,6 +12,7 @@
 #include "record/sym_node.h"
 #include "record/tensor_items.h"
 #include "record/trace_tensor.h"
+#include "record/trace_values.h"
 #include "runtime/errors.h"
 #include "runtime/torch_python.h"
 
@@ -157,33 +158,15 @@ std::string TraceRecorder::why_not_recordable(const at::Tensor& tensor) const {
 
 // ---- symbols
 
-// Sizes, then strides.
-std::vector<graph::ExprId> TraceRecorder::shape_of(const at::Tensor& tensor) const {
-  std::vector<graph::ExprId> shape;
-  for (const c10::SymInt& size : tensor.sym_sizes()) shape.push_back(to_expr(size, *symbols_));
-  for (const c10::SymInt& stride : tensor.sym_strides()) shape.push_back(to_expr(stride, *symbols_));
-  return shape;
-}
-
 graph::ValueId TraceRecorder::add_value(graph::Role role, const at::Tensor& tensor) {
-  if (!is_symbolic(tensor)) return Recorder::add_value(role, tensor);
-  auto id = static_cast<graph::ValueId>(graph_.values.size());
-  auto& value = graph_.values.emplace_back(graph::Value{role, tensor.scalar_type(), tensor.device(), {}, {}, id});
-  value.shape = shape_of(tensor);
-  for (size_t i = 0; i < value.shape.size(); ++i) {
-    (i < value.shape.size() / 2 ? value.sizes : value.strides).push_back(symbols_->hint(value.shape[i]).integer);
-  }
-  if (std::ranges::all_of(value.shape, [&](graph::ExprId expr) { return symbols_->is_constant(expr); })) {
-    value.shape.clear();
-  }
-  return id;
+  return record::add_value(graph_, role, tensor);
 }
 
 bool TraceRecorder::looks_like(const at::Tensor& tensor, const graph::Value& value) const {
   if (!is_symbolic(tensor)) return value.shape.empty() && Recorder::looks_like(tensor, value);
   // What was assumed since the value was made may have made its expressions equal to others.
   auto same = [&](graph::ExprId a, graph::ExprId b) { return symbols_->simplify(a) == symbols_->simplify(b); };
-  auto shape = shape_of(tensor);
+  auto shape = shape_of(tensor, *symbols_);
   return value.dtype == tensor.scalar_type() &&
          std::equal(value.shape.begin(), value.shape.end(), shape.begin(), shape.end(), same);
 }

@@ -54,7 +54,6 @@ class TraceRecorder final : public Recorder {
   Pair& pair_for(const at::Tensor& real, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides);
   at::Tensor trace_for(const at::Tensor& real);
   graph::ExprId make_symbol(int64_t number, graph::SymbolSource source, const std::string& name, graph::Range range);
-  std::vector<graph::ExprId> shape_of(const at::Tensor& tensor) const;
   // False after refuse().
   bool check_computable(graph::ExprId expr);
   c10::IValue take_number(graph::Op& noted, uint32_t position, int32_t item, const c10::IValue& number);
