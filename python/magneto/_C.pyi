@@ -21,7 +21,7 @@ class CompiledFunction:
 
     def __repr__(self) -> str: ...
 
-    def __init__(self, fn: Callable[..., Any], name: str = ...) -> None: ...
+    def __init__(self, fn: Callable[..., Any], name: str = ..., whole: bool = ...) -> None: ...
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any: ...
 
     def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
@@ -34,6 +34,9 @@ class CompiledFunction:
 
     def misses(self) -> dict[str, int]:
         """Why calls were captured again: reason -> count."""
+
+    def breaks(self) -> dict[str, int]:
+        """Why programs are in several parts: reason -> count."""
 
     def state(self) -> str:
         """'new', 'compiled' or 'eager'."""
@@ -587,6 +590,25 @@ class Graph:
 
     def verify(self) -> None:
         """Raises InternalError if the graph means nothing."""
+
+    def functional(self) -> Graph:
+        """
+        The same work without writes: no value ever changes, up to the edge, where inputs and state take their new contents.
+
+        UserError: an operator has no functional partner.
+        """
+
+    @property
+    def edge(self) -> int:
+        """
+        The index of the first operator that writes; of a functional form, where its edge begins.
+        """
+
+    @property
+    def is_functional(self) -> bool:
+        """
+        Whether nothing is written before the edge, and there nothing but inputs and state, once each.
+        """
 
     def run(self, inputs: Sequence[torch.Tensor | int]) -> list[Any]:
         """
