@@ -477,8 +477,18 @@ def into_results(op: Any) -> Callable[..., Any] | None:
     return program if op.supports_out and op.name not in NO_RESULTS else None
 
 
-# Torch's samples seed each of their two calls, a number, or a result that is the argument's list.
-NO_RESULTS = {"randn", "multinomial", "normal", "bernoulli", "equal", "histogramdd"}
+# Torch's samples seed each of their calls, give no tensors, or never write to out=.
+NO_RESULTS = {
+    "randn",
+    "multinomial",
+    "normal",
+    "bernoulli",
+    "equal",
+    "histogramdd",
+    "nonzero",
+    "fft.ihfft2",
+    "fft.ihfftn",
+}
 # The recorder runs these on arbitrary contents, which they refuse.
 BY_CONTENTS = {
     "floor_divide",
@@ -490,7 +500,13 @@ BY_CONTENTS = {
     "linalg.lu_solve",
     "linalg.ldl_solve",
 }
-WITHOUT = {"aten::resize_", "aten::resize_as_", "aten::_native_batch_norm_legit.out", "aten::native_batch_norm.out"}
+WITHOUT = {
+    "aten::addbmm_",
+    "aten::resize_",
+    "aten::resize_as_",
+    "aten::_native_batch_norm_legit.out",
+    "aten::native_batch_norm.out",
+}
 
 
 class NoForm(magneto.RecordError):

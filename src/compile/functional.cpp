@@ -315,6 +315,7 @@ class Pass {
     Op call = op_like(op, partner->handle);
     call.autocast = op.autocast;
     take_arguments(call, *partner, op);
+    oldest_ = builder_.graph.values.size();
     auto results = append_partner(builder_, std::move(call));
     auto find = [&](uint32_t position, int32_t item) {
       for (const TensorRef& result : results) {
@@ -364,6 +365,11 @@ class Pass {
     }
   }
 
+  // A partner may return its argument, or a view of it.
+  bool is_fresh(ValueId contents) const {
+    return contents >= oldest_ && builder_.graph.values[contents].memory == contents;
+  }
+
   // The new contents of an argument, as the partner gives them.
   void store(const Op& op, const Partner& partner, const TensorRef& target, ValueId contents) {
     NodeId id = nodes_of_[target.value];
@@ -374,8 +380,7 @@ class Pass {
     if (is_destination && before.scalar_type() != after.scalar_type() && !op.handle.hasTag(at::Tag::pointwise)) {
       refuse("its result is computed in the type of out=, which differs from that of its arguments");
     }
-    bool is_fresh = builder_.graph.values[contents].memory == contents;
-    if (before.sym_sizes() == after.sym_sizes()) return write(id, contents, is_fresh);
+    if (before.sym_sizes() == after.sym_sizes()) return write(id, contents, is_fresh(contents));
     if (!is_destination) refuse("its functional partner gives another shape");
     resize_to(target, op, contents);
   }
@@ -504,6 +509,7 @@ class Pass {
     Op call = op_like(op, "aten::resize");
     put(call, 0, current(id));
     builder_.set(call, 1, after.sym_sizes());
+    oldest_ = builder_.graph.values.size();
     resize_to(target, op, builder_.add(std::move(call)));
   }
 
@@ -515,7 +521,7 @@ class Pass {
       refuse("it resizes memory that the program sees under another name, too");
     }
     at::Tensor after = layout_after(op, target);
-    if (builder_.graph.values[contents].memory != contents) {
+    if (!is_fresh(contents)) {
       Op clone = op_like(op, "aten::clone");
       put(clone, 0, contents);
       contents = builder_.add(std::move(clone));
@@ -577,6 +583,7 @@ class Pass {
   Graph from_;
   Builder builder_{Graph()};
   const Op* op_ = nullptr;        // being replaced
+  size_t oldest_ = 0;             // of the values that its partner has made
   std::vector<Memory> memories_;  // by the original's number of the memory
   std::vector<NodeId> nodes_of_;  // by the original's values: what they are now
   std::vector<Node> nodes_;
