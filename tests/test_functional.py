@@ -38,7 +38,7 @@ EDGE = {"copy_", "t_", "transpose_", "squeeze_", "unsqueeze_", "as_strided_", "d
 
 def writes(op: Any) -> bool:
     if op.name == "aten::native_batch_norm":
-        return op.arguments[5]  # training
+        return op.arguments[3] is not None and op.arguments[5]  # statistics, while it trains
     schema = getattr(getattr(torch.ops.aten, op.name.split("::")[1]), op.overload or "default")._schema
     return any(argument.alias_info and argument.alias_info.is_write for argument in schema.arguments)
 

@@ -34,7 +34,7 @@ struct Node {
   uint32_t era;           // of the memory, when it was made
   NodeId parent = kNone;  // what it is a view of
   uint32_t view = 0;      // in views_
-  TensorRef place = {};   // among the results of the view operator
+  TensorRef place = {};   // among the results of the view operator; the original's value, if it tells the layout
   ValueId value = 0;      // in the new graph, as of `generation`
   uint32_t generation = kNone;
 };
@@ -173,7 +173,7 @@ class Pass {
     View& view = views_[nodes_[id].view];
     Op op = view.op;
     op.tensors[view.argument].value = current(nodes_[id].parent);
-    auto results = builder_.append(std::move(op));
+    auto results = nodes_[id].place.value == kNone ? builder_.append(std::move(op)) : append_strided(std::move(op), id);
     for (NodeId made : views_[nodes_[id].view].nodes) {
       const TensorRef& place = nodes_[made].place;
       auto same = [&](const TensorRef& result) {
@@ -183,6 +183,13 @@ class Pass {
       nodes_[made].generation = memory(nodes_[made]).generation;
     }
     return nodes_[id].value;
+  }
+
+  // A view by strides of memory whose size is not known looks as it was recorded.
+  Builder::Results append_strided(Op op, NodeId id) {
+    op.results.push_back({0, TensorRef::kWhole, copy_value(nodes_[id].place.value)});
+    builder_.graph.ops.push_back(op);
+    return op.results;
   }
 
   at::Tensor trace(NodeId id) { return builder_.trace(current(id)); }
@@ -227,7 +234,10 @@ class Pass {
   void add_views(const Op& op, size_t argument) {
     NodeId parent = nodes_of_[op.tensors[argument].value];
     views_.push_back({translated(op), argument, {}});
-    for (const TensorRef& result : op.results) nodes_of_[result.value] = add_node(parent, result);
+    bool recorded = op.info->name == "aten::as_strided";
+    for (const TensorRef& result : op.results) {
+      nodes_of_[result.value] = add_node(parent, {result.position, result.item, recorded ? result.value : kNone});
+    }
   }
 
   // A result of the last view.
@@ -247,7 +257,7 @@ class Pass {
     Op op = op_like(*op_, "aten::alias");
     put(op, 0, 0);
     views_.push_back({std::move(op), 0, {}});
-    return add_node(parent, {0, TensorRef::kWhole, 0});
+    return add_node(parent, {0, TensorRef::kWhole, kNone});
   }
 
   void keep(const Op& op) {
@@ -476,7 +486,7 @@ class Pass {
     view.handle = *handle;
     view.info = &graph::schema_info(*handle);
     views_.push_back({std::move(view), 0, {}});
-    nodes_of_[target.value] = add_node(nodes_of_[target.value], {0, TensorRef::kWhole, 0});
+    nodes_of_[target.value] = add_node(nodes_of_[target.value], {0, TensorRef::kWhole, kNone});
   }
 
   // What the original leaves of the sizes and strides of an argument.
@@ -503,7 +513,7 @@ class Pass {
       builder_.set(view, 1, after.sym_sizes());
       builder_.set(view, 2, after.sym_strides());
       views_.push_back({std::move(view), 0, {}});
-      nodes_of_[target.value] = add_node(id, {0, TensorRef::kWhole, 0});
+      nodes_of_[target.value] = add_node(id, {0, TensorRef::kWhole, kNone});
       return;
     }
     Op call = op_like(op, "aten::resize");
