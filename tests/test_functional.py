@@ -38,7 +38,7 @@ EDGE = {"copy_", "t_", "transpose_", "squeeze_", "unsqueeze_", "as_strided_", "d
 
 def writes(op: Any) -> bool:
     if op.name == "aten::native_batch_norm":
-        return op.arguments[5]  # training
+        return op.arguments[3] is not None and op.arguments[5]  # statistics, while it trains
     schema = getattr(getattr(torch.ops.aten, op.name.split("::")[1]), op.overload or "default")._schema
     return any(argument.alias_info and argument.alias_info.is_write for argument in schema.arguments)
 
@@ -477,8 +477,18 @@ def into_results(op: Any) -> Callable[..., Any] | None:
     return program if op.supports_out and op.name not in NO_RESULTS else None
 
 
-# Torch's samples seed each of their two calls, a number, or a result that is the argument's list.
-NO_RESULTS = {"randn", "multinomial", "normal", "bernoulli", "equal", "histogramdd"}
+# Torch's samples seed each of their calls, give no tensors, or never write to out=.
+NO_RESULTS = {
+    "randn",
+    "multinomial",
+    "normal",
+    "bernoulli",
+    "equal",
+    "histogramdd",
+    "nonzero",
+    "fft.ihfft2",
+    "fft.ihfftn",
+}
 # The recorder runs these on arbitrary contents, which they refuse.
 BY_CONTENTS = {
     "floor_divide",
@@ -490,7 +500,13 @@ BY_CONTENTS = {
     "linalg.lu_solve",
     "linalg.ldl_solve",
 }
-WITHOUT = {"aten::resize_", "aten::resize_as_", "aten::_native_batch_norm_legit.out", "aten::native_batch_norm.out"}
+WITHOUT = {
+    "aten::addbmm_",
+    "aten::resize_",
+    "aten::resize_as_",
+    "aten::_native_batch_norm_legit.out",
+    "aten::native_batch_norm.out",
+}
 
 
 class NoForm(magneto.RecordError):

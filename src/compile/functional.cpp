@@ -34,7 +34,7 @@ struct Node {
   uint32_t era;           // of the memory, when it was made
   NodeId parent = kNone;  // what it is a view of
   uint32_t view = 0;      // in views_
-  TensorRef place = {};   // among the results of the view operator
+  TensorRef place = {};   // among the results of the view operator; the original's value, if it tells the layout
   ValueId value = 0;      // in the new graph, as of `generation`
   uint32_t generation = kNone;
 };
@@ -173,7 +173,7 @@ class Pass {
     View& view = views_[nodes_[id].view];
     Op op = view.op;
     op.tensors[view.argument].value = current(nodes_[id].parent);
-    auto results = builder_.append(std::move(op));
+    auto results = nodes_[id].place.value == kNone ? builder_.append(std::move(op)) : append_strided(std::move(op), id);
     for (NodeId made : views_[nodes_[id].view].nodes) {
       const TensorRef& place = nodes_[made].place;
       auto same = [&](const TensorRef& result) {
@@ -183,6 +183,13 @@ class Pass {
       nodes_[made].generation = memory(nodes_[made]).generation;
     }
     return nodes_[id].value;
+  }
+
+  // A view by strides of memory whose size is not known looks as it was recorded.
+  Builder::Results append_strided(Op op, NodeId id) {
+    op.results.push_back({0, TensorRef::kWhole, copy_value(nodes_[id].place.value)});
+    builder_.graph.ops.push_back(op);
+    return op.results;
   }
 
   at::Tensor trace(NodeId id) { return builder_.trace(current(id)); }
@@ -227,7 +234,10 @@ class Pass {
   void add_views(const Op& op, size_t argument) {
     NodeId parent = nodes_of_[op.tensors[argument].value];
     views_.push_back({translated(op), argument, {}});
-    for (const TensorRef& result : op.results) nodes_of_[result.value] = add_node(parent, result);
+    bool recorded = op.info->name == "aten::as_strided";
+    for (const TensorRef& result : op.results) {
+      nodes_of_[result.value] = add_node(parent, {result.position, result.item, recorded ? result.value : kNone});
+    }
   }
 
   // A result of the last view.
@@ -247,7 +257,7 @@ class Pass {
     Op op = op_like(*op_, "aten::alias");
     put(op, 0, 0);
     views_.push_back({std::move(op), 0, {}});
-    return add_node(parent, {0, TensorRef::kWhole, 0});
+    return add_node(parent, {0, TensorRef::kWhole, kNone});
   }
 
   void keep(const Op& op) {
@@ -315,6 +325,7 @@ class Pass {
     Op call = op_like(op, partner->handle);
     call.autocast = op.autocast;
     take_arguments(call, *partner, op);
+    oldest_ = builder_.graph.values.size();
     auto results = append_partner(builder_, std::move(call));
     auto find = [&](uint32_t position, int32_t item) {
       for (const TensorRef& result : results) {
@@ -364,6 +375,11 @@ class Pass {
     }
   }
 
+  // A partner may return its argument, or a view of it.
+  bool is_fresh(ValueId contents) const {
+    return contents >= oldest_ && builder_.graph.values[contents].memory == contents;
+  }
+
   // The new contents of an argument, as the partner gives them.
   void store(const Op& op, const Partner& partner, const TensorRef& target, ValueId contents) {
     NodeId id = nodes_of_[target.value];
@@ -374,8 +390,7 @@ class Pass {
     if (is_destination && before.scalar_type() != after.scalar_type() && !op.handle.hasTag(at::Tag::pointwise)) {
       refuse("its result is computed in the type of out=, which differs from that of its arguments");
     }
-    bool is_fresh = builder_.graph.values[contents].memory == contents;
-    if (before.sym_sizes() == after.sym_sizes()) return write(id, contents, is_fresh);
+    if (before.sym_sizes() == after.sym_sizes()) return write(id, contents, is_fresh(contents));
     if (!is_destination) refuse("its functional partner gives another shape");
     resize_to(target, op, contents);
   }
@@ -471,7 +486,7 @@ class Pass {
     view.handle = *handle;
     view.info = &graph::schema_info(*handle);
     views_.push_back({std::move(view), 0, {}});
-    nodes_of_[target.value] = add_node(nodes_of_[target.value], {0, TensorRef::kWhole, 0});
+    nodes_of_[target.value] = add_node(nodes_of_[target.value], {0, TensorRef::kWhole, kNone});
   }
 
   // What the original leaves of the sizes and strides of an argument.
@@ -498,12 +513,13 @@ class Pass {
       builder_.set(view, 1, after.sym_sizes());
       builder_.set(view, 2, after.sym_strides());
       views_.push_back({std::move(view), 0, {}});
-      nodes_of_[target.value] = add_node(id, {0, TensorRef::kWhole, 0});
+      nodes_of_[target.value] = add_node(id, {0, TensorRef::kWhole, kNone});
       return;
     }
     Op call = op_like(op, "aten::resize");
     put(call, 0, current(id));
     builder_.set(call, 1, after.sym_sizes());
+    oldest_ = builder_.graph.values.size();
     resize_to(target, op, builder_.add(std::move(call)));
   }
 
@@ -515,7 +531,7 @@ class Pass {
       refuse("it resizes memory that the program sees under another name, too");
     }
     at::Tensor after = layout_after(op, target);
-    if (builder_.graph.values[contents].memory != contents) {
+    if (!is_fresh(contents)) {
       Op clone = op_like(op, "aten::clone");
       put(clone, 0, contents);
       contents = builder_.add(std::move(clone));
@@ -577,6 +593,7 @@ class Pass {
   Graph from_;
   Builder builder_{Graph()};
   const Op* op_ = nullptr;        // being replaced
+  size_t oldest_ = 0;             // of the values that its partner has made
   std::vector<Memory> memories_;  // by the original's number of the memory
   std::vector<NodeId> nodes_of_;  // by the original's values: what they are now
   std::vector<Node> nodes_;
