@@ -152,7 +152,7 @@ def test_a_class_is_not_something_to_explain():
 )
 def test_each_reason_comes_with_advice(reason, advice):
     times = {"first_call": 1.0, "second_call": 1.0, "watch": 0.0, "build": 0.0}
-    told = magneto.Explanation("f", 0, 0, 0, [], [], {reason: 1}, {}, times, "eager")
+    told = magneto.Explanation("f", 0, 0, 0, [], [], {reason: 1}, {}, {}, times, "eager")
     lines = str(told).splitlines()
     place = lines.index(f"  not compiled because {reason}")
     assert re.search(rf"seen in 1 call\. .*{advice}", lines[place + 1])

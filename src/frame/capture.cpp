@@ -56,7 +56,7 @@ Capture capture(PyObject* function, const guard::CallArguments& call, bool whole
   trace::Watch watch(*arguments, variant.get(), &variant->program);
   watch.may_cut = !whole;
   watch.roots = capture.roots = name_roots(function, *arguments);
-  watch.handover.function = PyMethod_Check(function) ? PyMethod_GET_FUNCTION(function) : function;
+  watch.handover.expect(function);
   capture.result = py::Ref::steal(watch.call(function, call.values, call.positional, call.keyword_names));
   double called = now_ms();
   try {

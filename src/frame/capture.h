@@ -24,8 +24,8 @@ struct Capture {
   std::shared_ptr<Variant> variant;  // null: not compiled, for this reason
   std::string reason, where;
   std::vector<std::string> breaks;  // why the program is in several parts
-  std::vector<guard::Read> reads;  // the guards of the variant, to be put into the function's trie
-  guard::RootNames roots;          // what they start from
+  std::vector<guard::Read> reads;   // the guards of the variant, to be put into the function's trie
+  guard::RootNames roots;           // what they start from
 };
 
 // Runs `function` exactly once, whatever happens. `whole`: a call that runs something unknown is not captured.

@@ -33,7 +33,7 @@ struct State {
   std::string name;
   std::vector<Group> groups;                       // most recently used first
   std::vector<std::shared_ptr<Variant>> variants;  // newest first
-  bool whole = false;  // never in several parts
+  bool whole = false;                              // never in several parts
   std::map<std::string, int64_t> failures, misses, breaks;
   int64_t captures = 0;
   int64_t failures_in_a_row = 0;
@@ -127,9 +127,8 @@ void add_variant(State& state, Capture& captured) {
   }
   state.failures_in_a_row = 0;
   variant->last_used = runtime::process_state().hits;
-  runtime::log(runtime::Log::Capture, state.name + ": compiled, " +
-                                          std::to_string(op_count(segments)) + " operations, " +
-                                          std::to_string(group.trie.size(*variant)) + " guards");
+  runtime::log(runtime::Log::Capture, state.name + ": compiled, " + std::to_string(op_count(segments)) +
+                                          " operations, " + std::to_string(group.trie.size(*variant)) + " guards");
   if (runtime::logs(runtime::Log::Graph))
     for (const runtime::Segment* segment : segments) runtime::log(runtime::Log::Graph, segment->text());
   if (runtime::logs(runtime::Log::Program)) runtime::log(runtime::Log::Program, variant->program.text());
@@ -312,11 +311,11 @@ PyObject* describe_variant(State& state, const Variant& variant) {
     py::Ref text = py::Ref::steal(PyUnicode_FromString(segment->text().c_str()));
     if (!graphs || !text || PyList_Append(graphs.get(), text.get()) < 0) return nullptr;
   }
-  return Py_BuildValue(
-      "{s:n, s:O, s:s, s:O, s:L, s:d, s:d, s:n}", "ops", static_cast<Py_ssize_t>(op_count(segments)), "graphs",
-      graphs.get(), "program", variant.program.text().c_str(), "guards",
-      guards.get(), "hits", static_cast<long long>(variant.hits), "watch_ms", variant.watch_ms, "build_ms",
-      variant.build_ms, "guard_count", static_cast<Py_ssize_t>(trie.size(variant) + variant.arguments->node_count()));
+  return Py_BuildValue("{s:n, s:O, s:s, s:O, s:L, s:d, s:d, s:n}", "ops", static_cast<Py_ssize_t>(op_count(segments)),
+                       "graphs", graphs.get(), "program", variant.program.text().c_str(), "guards", guards.get(),
+                       "hits", static_cast<long long>(variant.hits), "watch_ms", variant.watch_ms, "build_ms",
+                       variant.build_ms, "guard_count",
+                       static_cast<Py_ssize_t>(trie.size(variant) + variant.arguments->node_count()));
 }
 
 PyObject* variants(PyObject* object, PyObject*) {

@@ -252,6 +252,7 @@ PyObject* Program::build(const Instruction& instruction, PyObject* const* regist
         if (PySet_Add(set.get(), registers[operands[i]]) < 0) return nullptr;
       return set.release();
     }
+    case Op::Method: return PyMethod_New(registers[operands[0]], registers[operands[1]]);
     case Op::Cell: return PyCell_New(count ? registers[operands[0]] : nullptr);
     default: return build_instance(recipes_[instruction.index], operands, registers);
   }
@@ -285,10 +286,10 @@ PyObject* Program::build_instance(const Recipe& recipe, const uint32_t* operands
 
 std::string Program::text(const Instruction& instruction) const {
   static constexpr const char* kNames[] = {
-      "argument", "older object", "constant",    "load key", "load cell", "compute", "compute",
-      "compare",  "check",        "check",       "check",    "output",    "tuple",   "list",
-      "dict",     "set",          "named tuple", "struct",   "instance",  "cell",    "set",
-      "delete",   "set item",     "delete item", "set cell", "call"};
+      "argument", "older object", "constant",    "load key",    "load cell", "compute", "compute",
+      "compare",  "check",        "check",       "check",       "output",    "tuple",   "list",
+      "dict",     "set",          "named tuple", "struct",      "instance",  "cell",    "method",
+      "set",      "delete",       "set item",    "delete item", "set cell",  "call"};
   static constexpr const char* kComparisons[] = {"<", "<=", "==", "!=", ">", ">="};
   bool checks = instruction.op >= Op::CheckType && instruction.op <= Op::CheckSame;
   bool has_result = !checks && instruction.op < Op::SetAttribute;

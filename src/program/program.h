@@ -44,6 +44,7 @@ enum class Op : uint8_t {
   Struct,           // index: the constant that holds the type (torch.return_types); operands: items
   Instance,         // index: the recipe; operands: the values it asks for
   Cell,             // operands: the content, if any
+  Method,           // operands: a function and the object it is bound to
   SetAttribute,     // operands: an object and the value; index: the constant that is the name
   DeleteAttribute,  // operands: an object; index: the constant that is the name
   SetItem,          // operands: a container, a key and the value

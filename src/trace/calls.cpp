@@ -122,7 +122,10 @@ class CallModel {
         if (arg(0)) watch_.read_attribute(self_, arg(0));
         return;
       case Model::SetAttribute:
-        if (arg(0) && arg(1)) watch_.write_attribute(self_, arg(0), {arg(1)}, !PyCFunction_Check(call_.callable));
+        if (arg(0) && arg(1)) {
+          Value value{arg(1), std::exchange(watch_.handover.stored, kKnown)};
+          watch_.write_attribute(self_, arg(0), value, !PyCFunction_Check(call_.callable));
+        }
         return;
       case Model::DeleteAttribute:
         if (arg(0)) watch_.write_attribute(self_, arg(0), {nullptr}, !PyCFunction_Check(call_.callable));
@@ -357,6 +360,15 @@ class CallModel {
 
 void Watch::check_tensors_if_any(PyObject* result) {
   if (is_tensor(result)) check_tensors(result, "the call");
+}
+
+void Watch::Handover::expect(PyObject* callable) {
+  static PyObject* name = PyUnicode_InternFromString("__call__");
+  if (PyMethod_Check(callable))
+    callable = PyMethod_GET_FUNCTION(callable);
+  else if (!PyFunction_Check(callable) && !PyType_Check(callable) && is_python_class(Py_TYPE(callable)))
+    callable = _PyType_Lookup(Py_TYPE(callable), name);
+  function = callable && PyFunction_Check(callable) ? callable : nullptr;
 }
 
 PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names) {

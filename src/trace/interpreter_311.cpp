@@ -217,10 +217,15 @@ Next FrameRun::call_with_tuple(uint32_t arg) {
       owned.push_back(py::Ref::borrow(value));  // the callee may change the dict
     }
   }
+  watch_.handover = {};
+  watch_.handover.expect(at[-1]);
   PyObject* result =
       watch_.call(at[-1], values.data(), static_cast<size_t>(PyTuple_GET_SIZE(positional.get())), names.get());
+  NodeId node = std::exchange(watch_.handover, {}).returned;
   Next next = replace(3 + static_cast<int>(arg & 1), result);
-  return next == Next::Go ? serve_break() : next;
+  if (next != Next::Go) return next;
+  if (node != kKnown) set_node(sp_ - 1, node);
+  return serve_break();
 }
 
 Next FrameRun::branch(bool jump_if, int target) {

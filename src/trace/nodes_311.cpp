@@ -3,6 +3,7 @@
 #include <opcode.h>
 
 #include "program/operators.h"
+#include "trace/call_table.h"
 #include "trace/frame_run.h"
 
 namespace magneto::trace {
@@ -82,22 +83,29 @@ void FrameRun::take_nodes() {
 }
 
 void FrameRun::hand_over(PyObject* callable, PyObject** args, size_t total, PyObject* keyword_names) {
-  bool is_method = PyMethod_Check(callable);
-  PyObject* function = is_method ? PyMethod_GET_FUNCTION(callable) : callable;
   watch_.handover = {};
-  if (PyFunction_Check(function)) watch_.handover.function = function;
+  watch_.handover.expect(callable);
   if (!stack_nodes_) return;
-  auto* code = watch_.handover.function ? (PyCodeObject*)((PyFunctionObject*)function)->func_code : nullptr;
+  // Arguments before the first: self.
+  PyObject* function = watch_.handover.function;
+  bool is_bound = function && function != callable;
+  auto* code = function ? (PyCodeObject*)((PyFunctionObject*)function)->func_code : nullptr;
   if (code && code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) code = nullptr;
+  PyObject* self;
+  Model model = function ? Model::Unknown : model_of(callable, &self);
   size_t positional = total - (keyword_names ? static_cast<size_t>(PyTuple_GET_SIZE(keyword_names)) : 0);
   for (size_t i = 0; i < total; ++i) {
     NodeId node = node_at(args + i);
     if (node == kKnown) continue;
-    int local = code ? parameter_of(code, i + is_method, positional + is_method, keyword_names) : -1;
-    if (local < 0)
-      watch_.settle(node);
-    else
+    int local = code ? parameter_of(code, i + is_bound, positional + is_bound, keyword_names) : -1;
+    if (local >= 0)
       watch_.handover.nodes.emplace_back(local, node);
+    else if (model == Model::Types && is_number(args[i]))
+      watch_.provenance[node].typed = true;
+    else if (model == Model::SetAttribute && i + 1 == total)
+      watch_.handover.stored = node;
+    else
+      watch_.settle(node);
     set_node(args + i, kKnown);
   }
 }
@@ -110,10 +118,24 @@ Next FrameRun::made(bool success, size_t before) {
 
 Next FrameRun::store_attribute(PyObject* name) {
   size_t before = watch_.effects.size();
+  static PyObject* setter_name = PyUnicode_InternFromString("__setattr__");
+  PyObject* setter = node_at(sp_ - 2) == kKnown ? nullptr : _PyType_Lookup(Py_TYPE(sp_[-1]), setter_name);
+  Watch::Handover handed;
+  if (setter && PyFunction_Check(setter) && watch_.kind_of(Py_TYPE(sp_[-1])) == Kind::Instance) {
+    auto* code = (PyCodeObject*)((PyFunctionObject*)setter)->func_code;
+    if (code->co_argcount == 3 && !(code->co_flags & CO_GENERATOR)) {
+      handed.function = setter;
+      handed.nodes = {{2, node_at(sp_ - 2)}};
+      set_node(sp_ - 2, kKnown);
+    }
+  }
   watch_.write_attribute(sp_[-1], name, value_at(sp_ - 2));
   set_node(sp_ - 2, kKnown);
   py::Ref object = pop_ref(), value = pop_ref();
-  return made(PyObject_SetAttr(object.get(), name, value.get()) == 0, before);
+  watch_.handover = std::move(handed);
+  bool success = PyObject_SetAttr(object.get(), name, value.get()) == 0;
+  watch_.handover = {};
+  return made(success, before);
 }
 
 Next FrameRun::store_item() {

@@ -97,7 +97,10 @@ class Watch {
   struct Handover {
     PyObject* function = nullptr;
     std::vector<std::pair<int, NodeId>> nodes;  // of its local variables
+    NodeId stored = kKnown;                     // of what setattr or the like is to store
     NodeId returned = kKnown;
+    // For a call of this: the function behind it, if it is written in Python.
+    void expect(PyObject* callable);
   } handover;
 
   // ---- reads; each is noted before or after the real one is made
@@ -155,8 +158,8 @@ class Watch {
   // to that cut.
   void finish(Value result);
   bool has_program() const;
-  bool may_cut = true;              // else an unknown function ends the watch
-  std::vector<std::string> breaks;  // why it was cut, and where
+  bool may_cut = true;                   // else an unknown function ends the watch
+  std::vector<std::string> breaks;       // why it was cut, and where
   guard::RootNames roots;                // what the guards of the first stretch start from
   std::vector<guard::Read> first_reads;  // the guards of the first stretch, which held at its end
 

@@ -158,6 +158,8 @@ uint32_t Writer::describe(PyObject* value) {
   if (node >= 0) return refuse("an argument that it has lost sight of");
   PyTypeObject* type = Py_TYPE(value);
   if (PyTuple_Check(value)) return !watch_.is_fresh(value) && watch_.guards.pins(value) ? older(value) : tuple(value);
+  if (PyMethod_Check(value) && !watch_.guards.pins(value))  // bound by the call; which object it is does not matter
+    return emit(Op::Method, 0, {visit(PyMethod_GET_FUNCTION(value)), visit(PyMethod_GET_SELF(value))});
   if (!watch_.is_fresh(value)) return older_object(value);
   if (!exit_) built.push_back(value);
   if (type == &PyList_Type) return emit(Op::List, 0, list_items(value));
