@@ -56,7 +56,7 @@ bool encoder_layer(Args args, Stack& results) {
   return up.sym_size(0) == down.sym_size(1) && give(results, make_for(src, src.sym_sizes()));
 }
 
-constexpr Row kRules[] = {
+constexpr Row kAttentionRules[] = {
     {"aten::_scaled_dot_product_flash_attention_for_cpu", flash_cpu},
     {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", flash_cpu_backward},
     {"aten::_transformer_encoder_layer_fwd", encoder_layer},
@@ -64,6 +64,6 @@ constexpr Row kRules[] = {
 
 }  // namespace
 
-Rows attention_rules() { return kRules; }
+Rows attention_rules() { return kAttentionRules; }
 
 }  // namespace magneto::record::rules

@@ -134,13 +134,13 @@ bool convolution_backward(Args args, Stack& results) {
               wanted[2] ? make(gradient.sym_size(1), gradient.scalar_type(), gradient.device()) : at::Tensor());
 }
 
-constexpr Row kRules[] = {
+constexpr Row kConvRules[] = {
     {"aten::convolution", convolution},
     {"aten::convolution_backward", convolution_backward},
 };
 
 }  // namespace
 
-Rows conv_rules() { return kRules; }
+Rows conv_rules() { return kConvRules; }
 
 }  // namespace magneto::record::rules

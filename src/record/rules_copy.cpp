@@ -215,7 +215,7 @@ bool constant_pad(Args args, Stack& results) {
   return give(results, make_in(suggested_format(self), sizes, self.scalar_type(), self.device()));
 }
 
-constexpr Row kRules[] = {
+constexpr Row kCopyRules[] = {
     {"aten::clone", clone},
     {"aten::_to_copy", like<1, 6>},
     {"aten::empty_like", like<1, 5>},
@@ -247,6 +247,6 @@ constexpr Row kRules[] = {
 
 }  // namespace
 
-Rows copy_rules() { return kRules; }
+Rows copy_rules() { return kCopyRules; }
 
 }  // namespace magneto::record::rules

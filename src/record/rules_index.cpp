@@ -244,7 +244,7 @@ bool bernoulli(Args args, Stack& results) {
   return is(self.scalar_type(), kAny) && give(results, make_for(self, self.sym_sizes()));
 }
 
-constexpr Row kRules[] = {
+constexpr Row kIndexRules[] = {
     {"aten::select_scatter", overwrite<kSelect>},
     {"aten::slice_scatter", overwrite<kSlice>},
     {"aten::diagonal_scatter", overwrite<kDiagonal>},
@@ -281,6 +281,6 @@ constexpr Row kRules[] = {
 
 }  // namespace
 
-Rows index_rules() { return kRules; }
+Rows index_rules() { return kIndexRules; }
 
 }  // namespace magneto::record::rules

@@ -67,7 +67,7 @@ bool grouped_mm(Args args, Stack& results) {
   return give(results, make_trace({groups, rows, columns}, {rows * step, step, 1}, 0, a.scalar_type(), a.device()));
 }
 
-constexpr Row kRules[] = {
+constexpr Row kMatmulRules[] = {
     {"aten::mm", mm},
     {"aten::bmm", bmm},
     {"aten::addmm", addmm},
@@ -79,6 +79,6 @@ constexpr Row kRules[] = {
 
 }  // namespace
 
-Rows matmul_rules() { return kRules; }
+Rows matmul_rules() { return kMatmulRules; }
 
 }  // namespace magneto::record::rules

@@ -99,7 +99,7 @@ bool dropout(Args args, Stack& results) {
   return give(results, make_like(input), make_like(input, ScalarType::Bool));
 }
 
-constexpr Row kRules[] = {
+constexpr Row kNormRules[] = {
     {"aten::native_layer_norm", layer_norm}, {"aten::native_layer_norm_backward", layer_norm_backward},
     {"aten::native_batch_norm", batch_norm}, {"aten::native_batch_norm_backward", batch_norm_backward},
     {"aten::native_group_norm", group_norm}, {"aten::native_group_norm_backward", group_norm_backward},
@@ -108,6 +108,6 @@ constexpr Row kRules[] = {
 
 }  // namespace
 
-Rows norm_rules() { return kRules; }
+Rows norm_rules() { return kNormRules; }
 
 }  // namespace magneto::record::rules

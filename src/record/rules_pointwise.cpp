@@ -102,7 +102,7 @@ bool hardtanh(Args args, Stack& results) {
   return is(self.scalar_type(), kFloating) && give(results, make_like(self));
 }
 
-constexpr Row kRules[] = {
+constexpr Row kPointwiseRules[] = {
     {"aten::add.Tensor", scaled<kAnyBinary>},
     {"aten::sub.Tensor", scaled<kBinary>},
     {"aten::rsub.Tensor", swapped<scaled<kBinary>>},
@@ -197,6 +197,6 @@ constexpr Row kRules[] = {
 
 }  // namespace
 
-Rows pointwise_rules() { return kRules; }
+Rows pointwise_rules() { return kPointwiseRules; }
 
 }  // namespace magneto::record::rules

@@ -75,7 +75,7 @@ bool pool_backward(Args args, Stack& results) {
   return give(results, make_as(self, self.sym_sizes(), self.scalar_type()));
 }
 
-constexpr Row kRules[] = {
+constexpr Row kPoolRules[] = {
     {"aten::max_pool2d_with_indices", max_pool},
     {"aten::max_pool2d_with_indices_backward", pool_backward},
     {"aten::avg_pool2d", avg_pool},
@@ -86,6 +86,6 @@ constexpr Row kRules[] = {
 
 }  // namespace
 
-Rows pool_rules() { return kRules; }
+Rows pool_rules() { return kPoolRules; }
 
 }  // namespace magneto::record::rules

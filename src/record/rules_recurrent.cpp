@@ -51,13 +51,13 @@ bool mkldnn_layer_backward(Args args, Stack& results) {
   return true;
 }
 
-constexpr Row kRules[] = {
+constexpr Row kRecurrentRules[] = {
     {"aten::mkldnn_rnn_layer", mkldnn_layer},
     {"aten::mkldnn_rnn_layer_backward", mkldnn_layer_backward},
 };
 
 }  // namespace
 
-Rows recurrent_rules() { return kRules; }
+Rows recurrent_rules() { return kRecurrentRules; }
 
 }  // namespace magneto::record::rules

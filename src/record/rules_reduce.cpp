@@ -134,7 +134,7 @@ bool segments_backward(Args args, Stack& results) {
   return give(results, make_for(args[0].toTensor(), data.sym_sizes()));
 }
 
-constexpr Row kRules[] = {
+constexpr Row kReduceRules[] = {
     {"aten::sum", reduce<{.takes = kNumber, .gives = Gives::Sum, .type = 1}>},
     {"aten::sum.dim_IntList", reduce<{.takes = kNumber, .gives = Gives::Sum, .dims = 1, .keep = 2, .type = 3}>},
     {"aten::prod", reduce<{.takes = kNumber, .gives = Gives::Sum, .type = 1}>},
@@ -170,6 +170,6 @@ constexpr Row kRules[] = {
 
 }  // namespace
 
-Rows reduce_rules() { return kRules; }
+Rows reduce_rules() { return kReduceRules; }
 
 }  // namespace magneto::record::rules

@@ -266,7 +266,7 @@ bool diagonal(Args args, Stack& results) {
   return give(results, shape.over(self));
 }
 
-constexpr Row kRules[] = {
+constexpr Row kViewRules[] = {
     {"aten::alias", same},
     {"aten::detach", same},
     {"aten::lift_fresh", itself},
@@ -292,6 +292,6 @@ constexpr Row kRules[] = {
 
 }  // namespace
 
-Rows view_rules() { return kRules; }
+Rows view_rules() { return kViewRules; }
 
 }  // namespace magneto::record::rules
