@@ -36,7 +36,7 @@ bool Watch::close_stretch() {
   operations_ += segment->op_count();
   program_->set_segment(std::move(segment));
   program_->set_segment_inputs(std::move(input_registers_));
-  std::vector<PyObject*> known = writer_->older_objects;
+  std::vector<PyObject*> known = held_objects_;
   for (const auto& [object, name] : roots) {
     known.push_back(object);
     known.push_back((PyObject*)Py_TYPE(object));
@@ -175,6 +175,7 @@ void Watch::open_stretch() {
   entry_ = stretch_.get();
   program_ = stretch_->program.get();
   writer_->start(program_);
+  held_objects_ = writer_->older_objects;
   guards = guard::Reads();
   effects.clear();
   changed_.clear();

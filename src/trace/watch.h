@@ -219,6 +219,7 @@ class Watch {
   program::Program* program_;                  // its program
   std::shared_ptr<program::Stretch> stretch_;  // the same, unless it is the first
   program::Cut* last_cut_ = nullptr;
+  std::vector<PyObject*> held_objects_;    // by registers, when the stretch begins
   std::vector<uint32_t> input_registers_;  // of the recording's inputs, behind a cut
   std::unique_ptr<runtime::GlobalState> global_state_;
   guard::PointerMap<Kind> kinds_;
