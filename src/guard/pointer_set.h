@@ -115,6 +115,7 @@ class PointerPairMap {
     auto [entry, is_new] = table_.insert({first, second});
     return {&entry->value, is_new};
   }
+  void clear() { table_.clear(); }
 
  private:
   struct Entry : PointerPairEntry {

@@ -53,6 +53,8 @@ class Provenance {
   // Of numbers whose types the program then relies on. `right` is not looked at by unary operators.
   NodeId add_computation(Node::Kind kind, uint32_t number, Value left, Value right, PyObject* value);
 
+  // What was read may be different from now on.
+  void forget_reads() { reads_.clear(); }
   NodeId add_register(uint32_t number, PyObject* value);
   NodeId add_holder(PyObject* container, std::vector<NodeId> items);
   // Of a container that holds such values, or null.

@@ -14,6 +14,15 @@ namespace {
 
 constexpr size_t kMaxCuts = 64;
 
+constexpr size_t kNowhere = SIZE_MAX;
+
+// Of a frame that is at a call: locals and stack, but not what the call takes from it. kNowhere: it cannot be put back.
+size_t size_without_operands(const FrameRun& frame) {
+  int depth = mg_snapshot_depth(frame.code(), frame.executing(), true);
+  if (depth < 0) PyErr_Clear();
+  return depth < 0 ? kNowhere : static_cast<size_t>(frame.code()->co_nlocalsplus + depth);
+}
+
 }  // namespace
 
 bool Watch::ends_cleanly() {
@@ -125,12 +134,8 @@ void Watch::describe_frames(program::Cut* cut) {
   for (size_t i = 0; i < running.size() && alive(); ++i) {
     const FrameRun& frame = *running[i];
     bool innermost = i + 1 == running.size();
-    int called_at = mg_snapshot_depth(frame.code(), frame.executing(), true);
-    if (called_at < 0) {
-      PyErr_Clear();
-      return give_up("a frame of the call cannot be put back");
-    }
-    size_t locals = static_cast<size_t>(frame.code()->co_nlocalsplus);
+    size_t outside = size_without_operands(frame);
+    if (outside == kNowhere) return give_up("a frame of the call cannot be put back");
     auto add = [&](program::Exit* exit, int index, size_t count) {
       program::FrameState state{
           writer_->value({frame.function()}), py::Ref::borrow((PyObject*)frame.code()), index, {}};
@@ -138,7 +143,6 @@ void Watch::describe_frames(program::Cut* cut) {
         state.slots.push_back(writer_->value_at_exit(frame.value(slot), exit));
       exit->frames.push_back(std::move(state));
     };
-    size_t outside = locals + static_cast<size_t>(called_at);
     add(&cut->before, frame.executing(), innermost ? frame.size() : outside);
     add(&cut->after, innermost ? mg_decoded(frame.code())[frame.executing()].next : frame.executing(), outside);
     if (innermost) cut->after.frames.back().slots.push_back(cut->result);
@@ -189,7 +193,7 @@ void Watch::open_stretch() {
     input_registers_.push_back(number);
   }
   for (FrameRun* frame : running)
-    for (size_t i = 0; i < frame->size(); ++i) {
+    for (size_t i = 0; i < size_without_operands(*frame); ++i) {
       auto [object, node] = frame->value(i);
       if (!object || !provenance.is_known(node)) continue;
       if (opaque_.contains(object) || arguments_.containers().contains(object))

@@ -103,6 +103,7 @@ void Writer::close_nodes() {
     node.number = node_registers_[id];  // or none, if nobody can reach it any more
     node.typed = false;
   }
+  nodes.forget_reads();
   nodes.truths.clear();
   nodes.settled_registers.clear();
   node_registers_.assign(nodes.size(), program::kNoRegister);
