@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import importlib.metadata
 import json
@@ -104,6 +105,21 @@ def _text(cell: Any) -> str:
     if isinstance(cell, float):
         return f"{cell:.0f}" if abs(cell) >= 1000 else f"{cell:.1f}" if abs(cell) >= 100 else f"{cell:.2f}"
     return str(cell)
+
+
+class Options(argparse.ArgumentParser):
+    """What every suite can be asked for; a suite adds its own."""
+
+    def __init__(self, suite: str, doc: str, repeats: int) -> None:
+        super().__init__(prog=f"./run bench {suite}", description=doc.split("\n")[0])
+        self.add_argument("--json", metavar="FILE", help="also write the results as JSON")
+        self.add_argument("--repeats", type=int, default=repeats, help=f"turns for each figure; default {repeats}")
+
+    def parse(self, arguments: list[str]) -> argparse.Namespace:
+        options = self.parse_args(arguments)
+        if options.repeats < 1:
+            self.error("--repeats must be at least 1")
+        return options
 
 
 def write_json(

@@ -22,7 +22,7 @@ from typing import Any
 
 import magneto
 import torch
-from _common import cpu_ms, finish, goal, interleaved_minima, machine, table, use_the_zoo, versions
+from _common import Options, cpu_ms, finish, goal, interleaved_minima, machine, table, use_the_zoo, versions
 
 use_the_zoo()
 from zoo import harness, models  # noqa: E402
@@ -158,18 +158,14 @@ def goals(rows: list[dict[str, Any]]) -> list[Any]:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run bench first", description=__doc__.split("\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
+    parser = Options("first", __doc__, repeats=20)
     parser.add_argument("--models", default="all", help="names with commas between them; default: the whole zoo")
-    parser.add_argument("--repeats", type=int, default=20, help="turns for each figure; default 20")
     parser.add_argument("--no-incumbent", action="store_true", help="leave torch.compile out (much faster)")
-    options = parser.parse_args(arguments)
+    options = parser.parse(arguments)
     options.models = models.names() if options.models == "all" else options.models.split(",")
     unknown = set(options.models) - set(models.names())
     if unknown:
         parser.error(f"no such models: {', '.join(sorted(unknown))}; there are: {', '.join(models.names())}")
-    if options.repeats < 1:
-        parser.error("--repeats must be at least 1")
     return options
 
 

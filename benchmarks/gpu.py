@@ -29,7 +29,7 @@ from typing import Any
 
 import magneto
 import torch
-from _common import finish, goal, machine, table, versions
+from _common import Options, finish, goal, machine, table, versions
 from _gpu_models import MODELS
 from torch import Tensor, nn
 
@@ -215,15 +215,13 @@ def kept_rows(path: str | None, cases: list[str]) -> list[dict[str, Any]]:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run bench gpu", description=__doc__.split("\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
+    parser = Options("gpu", __doc__, repeats=5)
     parser.add_argument("--keep", action="store_true", help="keep the cases in FILE that are not measured now")
     parser.add_argument("--models", default=",".join(MODELS), help="names with commas between them; default: all")
     parser.add_argument("--modes", default="inference,training", help="inference, training or both; default: both")
     parser.add_argument("--contenders", default=",".join(CONTENDERS), help="default: " + ",".join(CONTENDERS))
-    parser.add_argument("--repeats", type=int, default=5, help="turns for each figure; default 5")
     parser.add_argument("--calls", type=int, default=20, help="calls in each turn; default 20")
-    options = parser.parse_args(arguments)
+    options = parser.parse(arguments)
     for given, known in (("models", MODELS), ("modes", ("inference", "training")), ("contenders", CONTENDERS)):
         words = getattr(options, given).split(",")
         unknown = [word for word in words if word not in known]

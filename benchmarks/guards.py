@@ -17,7 +17,6 @@ what a call costs more than one that finds its entry first. The peer's is the su
 
 from __future__ import annotations
 
-import argparse
 import functools
 import sys
 import time
@@ -28,7 +27,7 @@ from typing import Any
 import magneto
 import magneto.guards
 import torch
-from _common import Goal, finish, goal, machine, table, use_the_zoo, versions
+from _common import Goal, Options, finish, goal, machine, table, use_the_zoo, versions
 
 use_the_zoo()
 from zoo import harness  # noqa: E402
@@ -238,18 +237,8 @@ def goals(rows: list[dict[str, Any]]) -> list[Goal]:
     ]
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run bench guards", description=__doc__.split("\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
-    parser.add_argument("--repeats", type=int, default=300, help="turns for each figure; default 300")
-    options = parser.parse_args(arguments)
-    if options.repeats < 1:
-        parser.error("--repeats must be at least 1")
-    return options
-
-
 def main(arguments: list[str]) -> int:
-    options = parse(arguments)
+    options = Options("guards", __doc__, repeats=300).parse(arguments)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     warnings.simplefilter("ignore")

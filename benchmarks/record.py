@@ -16,7 +16,7 @@ from typing import Any
 
 import magneto
 import torch
-from _common import Goal, cpu_ms, finish, goal, interleaved_minima, machine, table, use_the_zoo, versions
+from _common import Goal, Options, cpu_ms, finish, goal, interleaved_minima, machine, table, use_the_zoo, versions
 
 use_the_zoo()
 from zoo import training  # noqa: E402
@@ -117,13 +117,9 @@ def goals(rows: list[dict[str, Any]]) -> list[Goal]:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run bench record", description=__doc__.split("\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
-    parser.add_argument("--repeats", type=int, default=20, help="turns for each figure; default 20")
+    parser = Options("record", __doc__, repeats=20)
     parser.add_argument("--only", metavar="MODEL", help="this model alone")
-    options = parser.parse_args(arguments)
-    if options.repeats < 1:
-        parser.error("--repeats must be at least 1")
+    options = parser.parse(arguments)
     if options.only and options.only not in cases():
         parser.error(f"no model {options.only!r}; there are: {', '.join(cases())}")
     return options

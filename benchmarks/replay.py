@@ -8,7 +8,6 @@ torch's CPU allocator has given out during one call, from its own profiler, over
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any
 
 import magneto
 import torch
-from _common import Goal, finish, goal, interleaved_minima, machine, table, use_the_zoo, versions
+from _common import Goal, Options, finish, goal, interleaved_minima, machine, table, use_the_zoo, versions
 
 use_the_zoo()
 from zoo import training  # noqa: E402
@@ -101,18 +100,8 @@ def goals(rows: list[dict[str, Any]]) -> list[Goal]:
     ]
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run bench replay", description=__doc__.split("\n")[0])
-    parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
-    parser.add_argument("--repeats", type=int, default=200, help="turns for each figure; default 200")
-    options = parser.parse_args(arguments)
-    if options.repeats < 1:
-        parser.error("--repeats must be at least 1")
-    return options
-
-
 def main(arguments: list[str]) -> int:
-    options = parse(arguments)
+    options = Options("replay", __doc__, repeats=200).parse(arguments)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     warnings.simplefilter("ignore")

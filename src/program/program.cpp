@@ -18,26 +18,27 @@ class Program::Registers {
  public:
   ~Registers() { clear(); }
   // Makes room for so many.
-  PyObject** reserve(size_t count) {
-    if (count > inline_.size()) {
-      if (heap_.empty()) heap_.assign(inline_.begin(), inline_.end());
-      if (heap_.size() < count) heap_.resize(count);
+  PyObject** reserve(ptrdiff_t count) {
+    if (count <= count_) return data_;
+    if (count > std::ssize(inline_)) {
+      if (heap_.empty()) heap_.assign(inline_.begin(), inline_.begin() + count_);
+      heap_.resize(static_cast<size_t>(count));
       data_ = heap_.data();
     }
-    count_ = std::max(count_, count);
+    std::fill(data_ + count_, data_ + count, nullptr);
+    count_ = count;
     return data_;
   }
-  PyObject** data() { return data_; }
   PyObject*& operator[](size_t index) { return data_[index]; }
   void clear() {
-    for (size_t i = 0; i < count_; ++i) Py_CLEAR(data_[i]);
+    for (ptrdiff_t i = 0; i < count_; ++i) Py_CLEAR(data_[i]);
   }
 
  private:
-  std::array<PyObject*, 48> inline_{};
+  std::array<PyObject*, 48> inline_;  // filled as far as it is used
   std::vector<PyObject*> heap_;
   PyObject** data_ = inline_.data();
-  size_t count_ = 0;
+  ptrdiff_t count_ = 0;
 };
 
 Stretch::Stretch() = default;
@@ -80,7 +81,7 @@ uint32_t Program::add_recipe(Recipe recipe) {
   return static_cast<uint32_t>(recipes_.size() - 1);
 }
 
-// Null, without an error, if something is not as it must be.
+// False, without an error, if something is not as it must be.
 bool Program::prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const {
   const uint32_t* operands = operands_.data() + instruction.first_operand;
   auto operand = [&](uint32_t i) { return registers[operands[i]]; };
@@ -132,7 +133,8 @@ End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, R
     if (!prepare(instruction, arguments, r)) return End::Diverged;
   std::vector<PyObject*> inputs;
   for (uint32_t input : segment_inputs_) inputs.push_back(r[input]);
-  if (!segment_->run(inputs.empty() ? tensors : inputs.data(), outputs.reserve(segment_->output_count()))) {
+  if (!segment_->run(inputs.empty() ? tensors : inputs.data(),
+                     outputs.reserve(static_cast<ptrdiff_t>(segment_->output_count())))) {
     if (!PyErr_Occurred()) return End::Diverged;
     return segment_->rerunnable() ? End::Failed : End::Returned;
   }

@@ -75,7 +75,7 @@ constexpr uint32_t kNoRegister = UINT32_MAX;
 struct FrameState {
   uint32_t function;
   py::Ref code;
-  int32_t index;                // of the next instruction; but for the innermost, of the call that is under way
+  int32_t index;                // of the instruction that comes next; in outer frames, of the call that is under way
   std::vector<uint32_t> slots;  // locals, then the stack; kNoRegister: empty
 };
 
@@ -133,7 +133,6 @@ class Program {
   void set_segment_inputs(std::vector<uint32_t> inputs) { segment_inputs_ = std::move(inputs); }
   void set_result(uint32_t result) { result_ = result; }
   void set_cut(std::unique_ptr<Cut> cut) { cut_ = std::move(cut); }
-  Cut* cut() const { return cut_.get(); }
 
   // `arguments` are the values of the argument nodes, `tensors` those among them.
   PyObject* run(PyObject* const* arguments, PyObject* const* tensors, End* end) const;

@@ -164,7 +164,7 @@ void Watch::finish_attribute(PyObject* object, PyObject* name, PyObject* value) 
   }
   if (is_fresh(object)) {
     PyObject** own = mg_dict_slot(object);
-    if (own && *own == value) mark_fresh(value);
+    if (own && *own == value) mark_attributes(value);
     return;
   }
   if (plug_.is_immutable(type) || kind_of(type) == Kind::Atom || PyCode_Check(object) || PySlice_Check(object)) return;

@@ -181,7 +181,7 @@ class CallModel {
         watch_.open_context_.emplace_back(py::Ref::borrow(self_), py::Ref::borrow(result));
         return;
       case Model::InstanceDict:
-        if (watch_.is_fresh(self_)) watch_.mark_fresh(result);
+        if (watch_.is_fresh(self_)) watch_.mark_attributes(result);
         return;
       default: return;
     }

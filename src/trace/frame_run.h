@@ -100,6 +100,7 @@ class FrameRun {
   void settle_frame();
   Next compute(Node::Kind kind, uint32_t number, int operands, uint8_t opcode, uint32_t arg);
   Next build_holder(uint8_t opcode, uint32_t arg, int count, int step, int above);
+  const Node* holder_at(PyObject** slot);
   Next unpack_holder(uint32_t count);
   Next take_from_holder();
   Next branch_on_node(bool jump_if, int target);

@@ -86,9 +86,10 @@ void FrameRun::hand_over(PyObject* callable, PyObject** args, size_t total, PyOb
   watch_.handover = {};
   watch_.handover.expect(callable);
   if (!stack_nodes_) return;
-  // Arguments before the first: self.
+  watch_.settle(node_at(args - 1));  // what is called
+  set_node(args - 1, kKnown);
   PyObject* function = watch_.handover.function;
-  bool is_bound = function && function != callable;
+  bool is_bound = function && function != callable;  // to an argument before the first
   auto* code = function ? (PyCodeObject*)((PyFunctionObject*)function)->func_code : nullptr;
   if (code && code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) code = nullptr;
   PyObject* self;
@@ -204,9 +205,14 @@ Next FrameRun::build_holder(uint8_t opcode, uint32_t arg, int count, int step, i
   return next;
 }
 
+const Node* FrameRun::holder_at(PyObject** slot) {
+  const Node& node = watch_.provenance[node_at(slot)];
+  return !watch_.provenance.is_known(node_at(slot)) && node.kind == Node::Kind::Holder ? &node : nullptr;
+}
+
 // A tuple or list that holds such values, taken apart.
 Next FrameRun::unpack_holder(uint32_t count) {
-  const Node* holder = watch_.provenance.holder(sp_[-1]);
+  const Node* holder = holder_at(sp_ - 1);
   if (!holder || PyDict_Check(sp_[-1]) || holder->items.size() != count) {
     settle_top(1);
     return unpack(count);
@@ -219,7 +225,7 @@ Next FrameRun::unpack_holder(uint32_t count) {
 }
 
 Next FrameRun::take_from_holder() {
-  const Node* holder = watch_.provenance.holder(sp_[-2]);
+  const Node* holder = holder_at(sp_ - 2);
   long index = PyLong_CheckExact(sp_[-1]) ? PyLong_AsLong(sp_[-1]) : -1;
   PyErr_Clear();
   watch_.settle(node_at(sp_ - 1));

@@ -13,7 +13,6 @@ namespace magneto::trace {
 namespace {
 
 constexpr size_t kMaxCuts = 64;
-
 constexpr size_t kNowhere = SIZE_MAX;
 
 // Of a frame that is at a call: locals and stack, but not what the call takes from it. kNowhere: it cannot be put back.
@@ -97,7 +96,7 @@ bool Watch::can_be_put_back(const FrameRun& frame) const {
 bool Watch::reaches_opaque(PyObject* object, guard::PointerSet* seen) const {
   if (!object || guard::is_atom(object)) return false;
   if (opaque_.contains(object) || arguments_.containers().contains(object)) return true;
-  bool holds_others = PyTuple_Check(object) || fresh_.contains(object);
+  bool holds_others = PyTuple_Check(object) || PyMethod_Check(object) || fresh_.contains(object);
   if (!holds_others || !Py_TYPE(object)->tp_traverse || !seen->insert(object)) return false;
   struct Search {
     const Watch& watch;
@@ -130,22 +129,19 @@ void Watch::make_opaque() {
   }
 }
 
-void Watch::describe_frames(program::Cut* cut) {
+// The frames as they stand at the call, or, with its result, behind it.
+void Watch::describe_frames(program::Exit* exit, uint32_t result) {
   for (size_t i = 0; i < running.size() && alive(); ++i) {
     const FrameRun& frame = *running[i];
     bool innermost = i + 1 == running.size();
-    size_t outside = size_without_operands(frame);
-    if (outside == kNowhere) return give_up("a frame of the call cannot be put back");
-    auto add = [&](program::Exit* exit, int index, size_t count) {
-      program::FrameState state{
-          writer_->value({frame.function()}), py::Ref::borrow((PyObject*)frame.code()), index, {}};
-      for (size_t slot = 0; slot < count; ++slot)
-        state.slots.push_back(writer_->value_at_exit(frame.value(slot), exit));
-      exit->frames.push_back(std::move(state));
-    };
-    add(&cut->before, frame.executing(), innermost ? frame.size() : outside);
-    add(&cut->after, innermost ? mg_decoded(frame.code())[frame.executing()].next : frame.executing(), outside);
-    if (innermost) cut->after.frames.back().slots.push_back(cut->result);
+    bool behind = innermost && result != program::kNoRegister;
+    size_t count = innermost && !behind ? frame.size() : size_without_operands(frame);
+    if (count == kNowhere) return give_up("a frame of the call cannot be put back");
+    int index = behind ? mg_decoded(frame.code())[frame.executing()].next : frame.executing();
+    program::FrameState state{writer_->value({frame.function()}), py::Ref::borrow((PyObject*)frame.code()), index, {}};
+    for (size_t slot = 0; slot < count; ++slot) state.slots.push_back(writer_->value_at_exit(frame.value(slot), exit));
+    if (behind) state.slots.push_back(result);
+    exit->frames.push_back(std::move(state));
   }
 }
 
@@ -163,7 +159,8 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   cut->keyword_names = py::Ref::borrow(keyword_names);
   cut->result = program_->new_register();
   make_opaque();
-  describe_frames(cut.get());
+  describe_frames(&cut->before, program::kNoRegister);
+  describe_frames(&cut->after, cut->result);
   if (!close_stretch()) return false;
   last_cut_ = cut.get();
   program_->set_cut(std::move(cut));
@@ -195,7 +192,8 @@ void Watch::open_stretch() {
   for (FrameRun* frame : running)
     for (size_t i = 0; i < size_without_operands(*frame); ++i) {
       auto [object, node] = frame->value(i);
-      if (!object || !provenance.is_known(node)) continue;
+      bool is_register = !provenance.is_known(node) && provenance[node].kind == Node::Kind::Register;
+      if (!object || is_register) continue;
       if (opaque_.contains(object) || arguments_.containers().contains(object))
         frame->carry(i, provenance.add_register(*writer_->find(object), object));
     }

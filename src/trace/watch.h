@@ -80,6 +80,12 @@ class Watch {
   // ---- what objects are
 
   void mark_fresh(PyObject* object) { fresh_.insert(object); }
+  // The __dict__ of an object that this call made: fresh as well, but no object of its own.
+  void mark_attributes(PyObject* dict) {
+    mark_fresh(dict);
+    attribute_dicts_.insert(dict);
+  }
+  bool holds_attributes(PyObject* dict) const { return attribute_dicts_.contains(dict); }
   bool is_fresh(PyObject* object) const { return fresh_.contains(object) && !(cuts_ && opaque_.contains(object)); }
   bool is_tracked(PyObject* object) const { return !is_fresh(object) && !arguments_.containers().contains(object); }
   bool is_argument(PyObject* object) const;  // a tensor or container that was passed in
@@ -137,10 +143,9 @@ class Watch {
   void write_global(PyObject* globals, PyObject* name, Value value);
   void write_cell(PyObject* cell, Value value);
   void mutate(PyObject* container, const What& what);  // in a way that cannot be repeated
-  void repeat(PyObject* container, PyObject* function, PyObject* const* rest,
-              size_t count);  // function(container, ...)
+  // function(container, ...)
+  void repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count);
   std::vector<Effect> effects;
-  const guard::PointerSet& changed() const { return changed_; }
   bool is_changed(PyObject* container) const { return !effects.empty() && changed_.contains(container); }
 
   // ---- calls: makes the call and notes what it means. Null: error set
@@ -184,7 +189,7 @@ class Watch {
   void open_stretch();
   // Ends the stretch before the innermost instruction, which calls something unknown. False: gave up.
   bool cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names);
-  void describe_frames(program::Cut* cut);
+  void describe_frames(program::Exit* exit, uint32_t result);
   bool can_be_put_back(const FrameRun& frame) const;
   void make_opaque();
   bool reaches_opaque(PyObject* object, guard::PointerSet* seen) const;
@@ -210,6 +215,7 @@ class Watch {
   const guard::Arguments& arguments_;
   const runtime::TensorPlug& plug_;
   guard::PointerSet fresh_;
+  guard::PointerSet attribute_dicts_;
   guard::PointerSet opaque_;  // made by this call, but known to code that nobody watched
   size_t cuts_ = 0;
   size_t operations_ = 0;                 // in the stretches that are closed

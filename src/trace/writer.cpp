@@ -162,6 +162,7 @@ uint32_t Writer::describe(PyObject* value) {
   if (PyMethod_Check(value) && !watch_.guards.pins(value))  // bound by the call; which object it is does not matter
     return emit(Op::Method, 0, {visit(PyMethod_GET_FUNCTION(value)), visit(PyMethod_GET_SELF(value))});
   if (!watch_.is_fresh(value)) return older_object(value);
+  if (watch_.holds_attributes(value)) return refuse("the attributes of a new object, as a dict");
   if (!exit_) built.push_back(value);
   if (type == &PyList_Type) return emit(Op::List, 0, list_items(value));
   if (type == &PyDict_Type) return emit(Op::Dict, 0, dict_items(value));

@@ -86,6 +86,27 @@ CASES = {
         1,
         complete=False,
     ),
+    "list_in_two_frames": Case(
+        "def g(x):\n  box.put(1)\n  x.append(2)\n  return 3\ndef f():\n  l = [1]\n  g(l)\n  return l", 1
+    ),
+    "result_is_called": Case(
+        "functions = queue.SimpleQueue()\nfor i in range(9): functions.put([len, sum, max][i % 3])\n"
+        "def f(): return functions.get()([4, 5])",
+        1,
+        complete=False,
+    ),
+    "part_that_was_changed_is_reached_from_outside": Case(
+        "import operator\ndef f():\n  inner = [1]\n  outer = [o.n, inner]\n"
+        "  operator.setitem(inner, 0, numbers.random())\n  return outer[1][0]",
+        2,
+        complete=False,
+    ),
+    "object_of_a_bound_method_was_changed": Case(
+        "C.read = lambda self: self.v\n"
+        "def f():\n  c = C()\n  c.v = [0]\n  read = c.read\n  box.put(c)\n  return read()",
+        1,
+        complete=False,
+    ),
     "changes_what_was_read": Case(
         "import operator\ndef f():\n  n = o.n\n  operator.setitem(vars(o), 'n', n + 1)\n  return n, o.n", 1
     ),

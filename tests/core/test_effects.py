@@ -90,3 +90,13 @@ def test_structures_made_by_c_are_returned():
     compiled = worlds.watched(make)
     for _ in range(3):
         assert compiled() == (sys.version_info, sys.flags)
+
+
+@pytest.mark.parametrize("attributes", ["vars(c)", "c.__dict__"])
+def test_the_attributes_of_a_new_object_stay_its_own(attributes):
+    source = f"class C: pass\ndef f():\n  c = C()\n  c.x = 1\n  return c, {attributes}"
+    world = worlds.World(source, compiled=True)
+    for _ in range(3):
+        made, held = world.compiled()
+        held["x"] = 5
+        assert made.x == 5

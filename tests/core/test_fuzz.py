@@ -26,6 +26,10 @@ class C:
 o, p = C(), C()
 o.n, o.m, p.n, p.m = 1, 2, 3, 4
 L, D, G = [1, 2], {'a': 1, 'b': 2}, 5
+def tail(x):
+  box.put(len(x))
+  x.append(2)
+  return len(x)
 def drain():
   out = []
   while not box.empty(): out.append(box.get())
@@ -84,7 +88,9 @@ class Maker:
             f"{self.target()} = {value}", f"{self.target()} = {value}", f"o.n += {value}", f"a, b = {value}, {self.number()}",
             f"L.append({value})", f"D['{rng.choice('abz')}'] = {value}", f"o.up({value})", f"c = o.up(1) + {value}",
             f"box.put({value})", f"box.put([{value}, 'x'])", "c = int(numbers.random() * 10)", f"p.last = ({value}, [b])",
-            f"D.pop('z', {value})", f"t = [{value}]; t.append(b); c = t[0]", f"c = max([{value}, 2], key=lambda v: -v)",
+            f"D.pop('z', {value})", "t = [a]; c = tail(t) + len(t)", "u = [b]; w = (u, [a, u]); box.put(u); c = len(w[0]) + w[1][0]",
+            "k = C(); k.n = a; r = k.up; box.put(2); c = r(1) + k.n", "k = C(); k.n = b; r = k.up; box.put(k); c = r(1)",
+            "box.put(abs); c = box.get()(b) if box.qsize() == 1 else 0", f"t = [{value}]; t.append(b); c = t[0]", f"c = max([{value}, 2], key=lambda v: -v)",
         ]  # fmt: skip
         if self.functions:
             simple += [f"c = {rng.choice(self.functions)}({value}, c={self.number()})"] * 3
