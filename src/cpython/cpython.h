@@ -90,6 +90,27 @@ bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyOb
 // The dict behind a functools.lru_cache wrapper; NULL if it is not where it is expected.
 PyObject* mg_lru_cache_dict(PyObject* wrapper);
 
+// ---- iterators that can be made again
+
+enum { MG_ITERATOR_WORDS = 8 };
+
+// What an iterator, or a view of a dict, is about to give, apart from the objects that it refers to.
+typedef struct {
+  uint64_t words[MG_ITERATOR_WORDS];  // what follows the object's head
+  uint8_t part_words[MG_ITERATOR_WORDS];
+  int word_count, part_count;
+  int scratch_word;         // a tuple that it only keeps to fill it again; -1: none
+  Py_ssize_t scratch_size;  // of that tuple
+} mg_iterator;
+
+// Whether it is of a type that these functions know.
+bool mg_is_plain_iterator(PyTypeObject* type);
+// Fills `parts` (MG_ITERATOR_WORDS of them, borrowed) with the objects that it refers to. False, without an error: not
+// understood.
+bool mg_iterator_read(PyObject* iterator, mg_iterator* state, PyObject** parts);
+// In the same state, over other parts. Positions are copied as they are. NULL: error set.
+PyObject* mg_iterator_new(PyTypeObject* type, const mg_iterator* state, PyObject* const* parts);
+
 // ---- watchers: told of a change instead of looking for it; from CPython 3.12 on
 
 // Called before the change, or before the dict goes away. Must neither run Python code, nor raise, nor unwatch.
@@ -148,6 +169,8 @@ void mg_frame_give_back(PyThreadState* thread, mg_frame* frame, mg_frame* previo
 // After that, for a frame that an evaluator hook has run to its end, or was given and does not run at all: does what
 // is left to do in this version.
 void mg_frame_finish(PyThreadState* thread, mg_frame* frame);
+// The frame of a generator that is suspended or has not started; NULL otherwise.
+mg_frame* mg_generator_frame(PyObject* generator);
 // For a generator's frame that has yielded instead.
 void mg_generator_suspended(PyObject* generator);
 int mg_set_update(PyObject* set, PyObject* iterable);

@@ -65,6 +65,11 @@ void mg_frame_finish(PyThreadState* thread, mg_frame* frame) {
 #endif
 }
 
+mg_frame* mg_generator_frame(PyObject* generator) {
+  PyGenObject* owner = (PyGenObject*)generator;
+  return PyGen_CheckExact(generator) && owner->gi_frame_state < FRAME_EXECUTING ? frame_in(owner) : NULL;
+}
+
 void mg_generator_suspended(PyObject* generator) {
   PyGenObject* suspended = (PyGenObject*)generator;
   suspended->gi_frame_state = FRAME_SUSPENDED;

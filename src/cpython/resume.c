@@ -150,7 +150,9 @@ PyObject* mg_suspended_generator(PyThreadState* thread, mg_snapshot* snapshot) {
     fill(frame_in(generator), snapshot);
     mg_frame_resume_before(frame_in(generator), snapshot->index);
     generator->gi_exc_state.exc_value = move(&snapshot->handled);
-    generator->gi_frame_state = FRAME_SUSPENDED;
+    const mg_instruction* before = snapshot->index > 0 ? &mg_decoded(snapshot->code)[snapshot->index - 1] : NULL;
+    bool started = !before || before->opcode != RETURN_GENERATOR;
+    generator->gi_frame_state = started ? FRAME_SUSPENDED : FRAME_CREATED;
 #if PY_VERSION_HEX >= 0x030d0000
     // The bytecode says whether it waits for another generator: RESUME 2 and 3 follow `yield from` and `await`.
     const mg_instruction* next = &mg_decoded(snapshot->code)[snapshot->index];

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "cpython/cpython.h"
 #include "cpython/text.h"
@@ -79,6 +80,16 @@ uint32_t Program::add_older(PyObject* object) {
 uint32_t Program::add_recipe(Recipe recipe) {
   recipes_.push_back(std::move(recipe));
   return static_cast<uint32_t>(recipes_.size() - 1);
+}
+
+uint32_t Program::add_iterator(IteratorState iterator) {
+  iterators_.push_back(std::move(iterator));
+  return static_cast<uint32_t>(iterators_.size() - 1);
+}
+
+uint32_t Program::add_place(CodePlace place) {
+  places_.push_back(std::move(place));
+  return static_cast<uint32_t>(places_.size() - 1);
 }
 
 // False, without an error, if something is not as it must be.
@@ -159,6 +170,21 @@ PyObject* Program::make_call(Registers& registers) const {
   return registers[cut_->result] = PyObject_Vectorcall(registers[cut_->callable], values.data(), positional, names);
 }
 
+namespace {
+
+// The frame of a function that stands at this place, with these registers in its slots.
+mg_snapshot* stand(const CodePlace& at, PyObject* function, std::span<const uint32_t> slots,
+                   PyObject* const* registers) {
+  auto* code = (PyCodeObject*)at.code.get();
+  int depth = static_cast<int>(slots.size()) - code->co_nlocalsplus;
+  mg_snapshot* snapshot = mg_snapshot_new((PyFunctionObject*)function, code, at.index, depth);
+  for (size_t i = 0; snapshot && i < slots.size(); ++i)
+    snapshot->values[i] = slots[i] == kNoRegister ? nullptr : Py_NewRef(registers[slots[i]]);
+  return snapshot;
+}
+
+}  // namespace
+
 // CPython goes on with the call; if an error is set, its innermost instruction has raised it.
 PyObject* Program::leave(const Exit& exit, Registers& registers) const {
   PyObject *type, *value, *traceback;
@@ -173,14 +199,9 @@ PyObject* Program::leave(const Exit& exit, Registers& registers) const {
   }
   for (const FrameState& frame : exit.frames) {
     if (!ready) break;
-    auto* code = (PyCodeObject*)frame.code.get();
-    int depth = static_cast<int>(frame.slots.size()) - code->co_nlocalsplus;
-    mg_snapshot* snapshot = mg_snapshot_new((PyFunctionObject*)r[frame.function], code, frame.index, depth);
+    mg_snapshot* snapshot = stand(frame.at, r[frame.function], frame.slots, r);
     ready = snapshot != nullptr;
-    if (!ready) break;
-    for (size_t i = 0; i < frame.slots.size(); ++i)
-      snapshot->values[i] = frame.slots[i] == kNoRegister ? nullptr : Py_NewRef(r[frame.slots[i]]);
-    chain.push_back(snapshot);
+    if (ready) chain.push_back(snapshot);
   }
   if (!ready) {
     for (mg_snapshot* snapshot : chain) mg_snapshot_free(snapshot);
@@ -256,8 +277,33 @@ PyObject* Program::build(const Instruction& instruction, PyObject* const* regist
     }
     case Op::Method: return PyMethod_New(registers[operands[0]], registers[operands[1]]);
     case Op::Cell: return PyCell_New(count ? registers[operands[0]] : nullptr);
+    case Op::Function: return build_function(places_[instruction.index], operands, registers);
+    case Op::Generator: return build_generator(instruction, registers);
+    case Op::Iterator: {
+      const IteratorState& iterator = iterators_[instruction.index];
+      PyObject* parts[MG_ITERATOR_WORDS];
+      for (uint32_t i = 0; i < count; ++i) parts[i] = registers[operands[i]];
+      return mg_iterator_new((PyTypeObject*)iterator.type.get(), &iterator.state, parts);
+    }
     default: return build_instance(recipes_[instruction.index], operands, registers);
   }
+}
+
+PyObject* Program::build_function(const CodePlace& place, const uint32_t* operands, PyObject* const* registers) const {
+  auto operand = [&](int i) { return operands[i] == kNoRegister ? nullptr : Py_NewRef(registers[operands[i]]); };
+  auto* function = (PyFunctionObject*)PyFunction_New(place.code.get(), registers[operands[0]]);
+  if (!function) return nullptr;
+  function->func_defaults = operand(1);
+  function->func_kwdefaults = operand(2);
+  function->func_annotations = operand(3);
+  function->func_closure = operand(4);
+  return (PyObject*)function;
+}
+
+PyObject* Program::build_generator(const Instruction& instruction, PyObject* const* registers) const {
+  std::span operands(operands_.data() + instruction.first_operand, instruction.operand_count);
+  mg_snapshot* snapshot = stand(places_[instruction.index], registers[operands[0]], operands.subspan(1), registers);
+  return snapshot ? mg_suspended_generator(PyThreadState_Get(), snapshot) : nullptr;
 }
 
 PyObject* Program::build_instance(const Recipe& recipe, const uint32_t* operands, PyObject* const* registers) const {
@@ -286,12 +332,18 @@ PyObject* Program::build_instance(const Recipe& recipe, const uint32_t* operands
   return object.release();
 }
 
+namespace {
+
+std::string register_name(uint32_t number) { return number == kNoRegister ? "-" : "r" + std::to_string(number); }
+
+}  // namespace
+
 std::string Program::text(const Instruction& instruction) const {
   static constexpr const char* kNames[] = {
-      "argument", "older object", "constant",    "load key",    "load cell", "compute", "compute",
-      "compare",  "check",        "check",       "check",       "output",    "tuple",   "list",
-      "dict",     "set",          "named tuple", "struct",      "instance",  "cell",    "method",
-      "set",      "delete",       "set item",    "delete item", "set cell",  "call"};
+      "argument",    "older object", "constant", "load key",    "load cell", "compute",  "compute",  "compare",
+      "check",       "check",        "check",    "output",      "tuple",     "list",     "dict",     "set",
+      "named tuple", "struct",       "instance", "cell",        "method",    "function", "iterator", "generator",
+      "set",         "delete",       "set item", "delete item", "set cell",  "call"};
   static constexpr const char* kComparisons[] = {"<", "<=", "==", "!=", ">", ">="};
   bool checks = instruction.op >= Op::CheckType && instruction.op <= Op::CheckSame;
   bool has_result = !checks && instruction.op < Op::SetAttribute;
@@ -314,13 +366,20 @@ std::string Program::text(const Instruction& instruction) const {
     case Op::Compare: text += std::string(" ") + kComparisons[instruction.index]; break;
     case Op::Unary:
     case Op::Binary: text += std::string(" ") + kOperators[instruction.index].text; break;
+    case Op::Iterator:
+      text += std::string(" ") + ((PyTypeObject*)iterators_[instruction.index].type.get())->tp_name;
+      break;
+    case Op::Function:
+    case Op::Generator:
+      text += " " + py::text(((PyCodeObject*)places_[instruction.index].code.get())->co_qualname);
+      break;
     case Op::Instance:
       text += std::string(" ") + ((PyTypeObject*)recipes_[instruction.index].type.get())->tp_name;
       break;
     default: break;
   }
   for (uint32_t k = 0; k < instruction.operand_count; ++k)
-    text += (k ? ", r" : " r") + std::to_string(operands_[instruction.first_operand + k]);
+    text += (k ? ", " : " ") + register_name(operands_[instruction.first_operand + k]);
   return text + "\n";
 }
 
@@ -352,8 +411,9 @@ int Program::traverse(visitproc visit, void* arg) const {
   if (cut_) {
     if (int stop = cut_->next.traverse(visit, arg)) return stop;
     for (const Exit* exit : {&cut_->before, &cut_->after})
-      for (const FrameState& frame : exit->frames) Py_VISIT(frame.code.get());
+      for (const FrameState& frame : exit->frames) Py_VISIT(frame.at.code.get());
   }
+  for (const CodePlace& place : places_) Py_VISIT(place.code.get());
   for (const Recipe& recipe : recipes_) {
     Py_VISIT(recipe.type.get());
     for (const py::Ref& name : recipe.attributes) Py_VISIT(name.get());

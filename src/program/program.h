@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "cpython/cpython.h"
 #include "cpython/ref.h"
 #include "guard/arguments.h"
 #include "guard/trie.h"
@@ -45,6 +46,9 @@ enum class Op : uint8_t {
   Instance,         // index: the recipe; operands: the values it asks for
   Cell,             // operands: the content, if any
   Method,           // operands: a function and the object it is bound to
+  Function,         // index: the code; operands: globals, defaults, keyword defaults, annotations, closure, or none
+  Iterator,         // index: its state; operands: what it refers to
+  Generator,        // index: where it is suspended; operands: the function, then its slots
   SetAttribute,     // operands: an object and the value; index: the constant that is the name
   DeleteAttribute,  // operands: an object; index: the constant that is the name
   SetItem,          // operands: a container, a key and the value
@@ -69,13 +73,24 @@ struct Recipe {
   std::vector<py::Ref> slots;       // then one value per __slots__ descriptor
 };
 
-constexpr uint32_t kNoRegister = UINT32_MAX;
+constexpr uint32_t kNoRegister = UINT32_MAX;  // as an operand: nothing
+
+// An iterator between two items.
+struct IteratorState {
+  py::Ref type;
+  mg_iterator state;
+};
+
+// Code, and an instruction of it.
+struct CodePlace {
+  py::Ref code;
+  int32_t index;
+};
 
 // A frame of the call, to be put back.
 struct FrameState {
   uint32_t function;
-  py::Ref code;
-  int32_t index;                // of the instruction that comes next; in outer frames, of the call that is under way
+  CodePlace at;                 // the instruction that comes next; in outer frames, the call that is under way
   std::vector<uint32_t> slots;  // locals, then the stack; kNoRegister: empty
 };
 
@@ -126,6 +141,8 @@ class Program {
   // An object that lived before the call. It is not kept alive: guards vouch for it before each run.
   uint32_t add_older(PyObject* object);
   uint32_t add_recipe(Recipe recipe);
+  uint32_t add_iterator(IteratorState iterator);
+  uint32_t add_place(CodePlace place);
   void set_segment(std::unique_ptr<runtime::Segment> segment) { segment_ = std::move(segment); }
   // That do anything, with those behind the cuts.
   std::vector<const runtime::Segment*> segments() const;
@@ -147,6 +164,8 @@ class Program {
   PyObject* leave(const Exit& exit, Registers& registers) const;
   bool change(const Instruction& instruction, PyObject* const* registers) const;
   PyObject* build(const Instruction& instruction, PyObject* const* registers) const;
+  PyObject* build_function(const CodePlace& place, const uint32_t* operands, PyObject* const* registers) const;
+  PyObject* build_generator(const Instruction& instruction, PyObject* const* registers) const;
   PyObject* build_instance(const Recipe& recipe, const uint32_t* operands, PyObject* const* registers) const;
   std::string text(const Instruction& instruction) const;
   Instruction add(Op op, uint32_t index, const std::vector<uint32_t>& operands);
@@ -160,6 +179,8 @@ class Program {
   std::vector<py::Ref> constants_;
   std::vector<PyObject*> older_;
   std::vector<Recipe> recipes_;
+  std::vector<IteratorState> iterators_;
+  std::vector<CodePlace> places_;
 };
 
 }  // namespace magneto::program

@@ -26,7 +26,6 @@ size_t size_without_operands(const FrameRun& frame) {
 
 bool Watch::ends_cleanly() {
   if (!open_context_.empty()) give_up("the call leaves a context variable set");
-  if (!open_generators.empty()) give_up("the call leaves a generator that has a handler or finally clause to run");
   if (alive() && !effects.empty() && guards.hold_the_last_reference())
     give_up("the call drops an object that it has looked into");
   if (alive() && !global_state_->holds()) give_up("the call leaves torch's state changed: " + global_state_->explain());
@@ -74,6 +73,7 @@ std::string Watch::first_change(std::vector<guard::Read>& reads) const {
 }
 
 void Watch::finish(Value result) {
+  if (!open_generators.empty()) give_up("the call leaves a generator that has a handler or finally clause to run");
   if (!alive() || !ends_cleanly()) return;
   if (!operations_ && !recording->op_count() && !runtime::config().without_tensors)
     return give_up("the call does no tensor work");
@@ -138,7 +138,8 @@ void Watch::describe_frames(program::Exit* exit, uint32_t result) {
     size_t count = innermost && !behind ? frame.size() : size_without_operands(frame);
     if (count == kNowhere) return give_up("a frame of the call cannot be put back");
     int index = behind ? mg_decoded(frame.code())[frame.executing()].next : frame.executing();
-    program::FrameState state{writer_->value({frame.function()}), py::Ref::borrow((PyObject*)frame.code()), index, {}};
+    program::FrameState state{
+        writer_->value({frame.function()}), {py::Ref::borrow((PyObject*)frame.code()), index}, {}};
     for (size_t slot = 0; slot < count; ++slot) state.slots.push_back(writer_->value_at_exit(frame.value(slot), exit));
     if (behind) state.slots.push_back(result);
     exit->frames.push_back(std::move(state));

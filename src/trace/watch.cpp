@@ -189,7 +189,8 @@ NodeId Watch::look_up_key(PyObject* dict, PyObject* key) {
 }
 
 void Watch::read_contents(PyObject* container) {
-  if (!alive() || !is_tracked(container)) return;
+  if (!alive()) return;
+  if (!is_tracked(container)) return read_again(container);
   if (is_changed(container)) {
     if (!guards.has_read_all(container))
       return give_up("the call looks at a " + type_name(container) + " that it has changed");
@@ -215,6 +216,30 @@ void Watch::read_contents(PyObject* container) {
     case Kind::Instance: guards.read_specials(Py_TYPE(container)); break;
     default: break;
   }
+}
+
+void Watch::own_part(PyObject* part) {
+  if (Py_REFCNT(part) != 1) return;
+  if (mg_is_plain_iterator(Py_TYPE(part))) mark_fresh(part);
+  for (Py_ssize_t i = 0; PyTuple_CheckExact(part) && i < PyTuple_GET_SIZE(part); ++i)  // of zip and map
+    own_part(PyTuple_GET_ITEM(part, i));
+}
+
+// Behind a cut: the containers that a new iterator goes over may have been changed.
+void Watch::read_again(PyObject* iterator) {
+  PyTypeObject* type = Py_TYPE(iterator);
+  if (!cuts_ || kind_of(type) != Kind::Iterator || PyGen_CheckExact(iterator) || !type->tp_traverse) return;
+  visitproc visit = [](PyObject* part, void* data) -> int {
+    auto& watch = *static_cast<Watch*>(data);
+    watch.own_part(part);
+    Kind kind = watch.kind_of(Py_TYPE(part));
+    if (kind == Kind::List || kind == Kind::Dict || kind == Kind::Set || kind == Kind::Iterator)
+      watch.read_contents(part);
+    else if (PyTuple_CheckExact(part))  // zip and map keep their iterators in one
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(part); ++i) watch.read_again(PyTuple_GET_ITEM(part, i));
+    return 0;
+  };
+  type->tp_traverse(iterator, visit, this);
 }
 
 void Watch::walk(PyObject* value, bool printed) {
@@ -335,7 +360,8 @@ void Watch::read_iterable(PyObject* value) {
 }
 
 void Watch::read_iterator(PyObject* iterator) {
-  if (!alive() || is_fresh(iterator)) return;
+  if (!alive()) return;
+  if (is_fresh(iterator)) return read_again(iterator);
   Kind kind = kind_of(Py_TYPE(iterator));
   if (kind == Kind::Instance) return guards.read_specials(Py_TYPE(iterator));
   give_up("the call advances a " + type_name(iterator) + " that existed before it");

@@ -85,6 +85,8 @@ class Watch {
     mark_fresh(dict);
     attribute_dicts_.insert(dict);
   }
+  // Of a new iterator: those that it made for itself are as new as it is.
+  void own_part(PyObject* part);
   bool holds_attributes(PyObject* dict) const { return attribute_dicts_.contains(dict); }
   bool is_fresh(PyObject* object) const { return fresh_.contains(object) && !(cuts_ && opaque_.contains(object)); }
   bool is_tracked(PyObject* object) const { return !is_fresh(object) && !arguments_.containers().contains(object); }
@@ -199,6 +201,7 @@ class Watch {
   void finish_tensor_op(PyObject* callable, PyObject* result);
   static std::string place();  // "file.py:12 in forward", or empty
   void walk(PyObject* value, bool printed);
+  void read_again(PyObject* iterator);
   void read_names(PyObject* object, PyTypeObject* type);  // of a class or function
   bool read_class_attribute(PyTypeObject* type, PyObject* name, PyObject* object);
   void read_tensor_attribute(PyObject* tensor, PyObject* name);

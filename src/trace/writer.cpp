@@ -12,6 +12,19 @@ namespace magneto::trace {
 using program::Op;
 using program::Recipe;
 
+namespace {
+
+// Whether nothing was ever taken out of the dict.
+bool is_dense(PyObject* dict) {
+  Py_ssize_t position = 0, count = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &position, &key, &value))
+    if (position != ++count) return false;
+  return true;
+}
+
+}  // namespace
+
 void Writer::start(program::Program* program) {
   first_ = program_ == nullptr;
   program_ = program;
@@ -176,6 +189,9 @@ uint32_t Writer::describe(PyObject* value) {
   if (PyCell_Check(value))
     return emit(Op::Cell, 0,
                 PyCell_GET(value) ? std::vector<uint32_t>{visit(PyCell_GET(value))} : std::vector<uint32_t>());
+  if (PyFunction_Check(value)) return function((PyFunctionObject*)value);
+  if (PyGen_CheckExact(value)) return generator(value);
+  if (mg_is_plain_iterator(type)) return iterator(value);
   return instance(value);
 }
 
@@ -272,6 +288,51 @@ uint32_t Writer::tuple(PyObject* value) {
   if (!is_python_class(type) || (slot && *slot && PyDict_GET_SIZE(*slot)))
     return refuse(std::string("a ") + type->tp_name + ", which is not understood");
   return emit(Op::NamedTuple, program_->add_constant((PyObject*)type), items);
+}
+
+// One that nobody has renamed or given attributes.
+uint32_t Writer::function(PyFunctionObject* value) {
+  auto* code = (PyCodeObject*)value->func_code;
+  if (value->func_name != code->co_name || value->func_qualname != code->co_qualname ||
+      (value->func_dict && PyDict_GET_SIZE(value->func_dict)))
+    return refuse("a function with attributes of its own");
+  auto part = [&](PyObject* object) { return object ? visit(object) : program::kNoRegister; };
+  std::vector<uint32_t> operands{constant(value->func_globals), part(value->func_defaults),
+                                 part(value->func_kwdefaults), part(value->func_annotations),
+                                 part(value->func_closure)};
+  return emit(Op::Function, program_->add_place({py::Ref::borrow((PyObject*)code), 0}), operands);
+}
+
+uint32_t Writer::iterator(PyObject* value) {
+  program::IteratorState copy{py::Ref::borrow((PyObject*)Py_TYPE(value)), {}};
+  PyObject* parts[MG_ITERATOR_WORDS];
+  std::string name = std::string("a ") + Py_TYPE(value)->tp_name;
+  if (!mg_iterator_read(value, &copy.state, parts)) return refuse(name + ", which is not understood");
+  std::vector<uint32_t> operands;
+  for (int i = 0; i < copy.state.part_count; ++i) {
+    watch_.own_part(parts[i]);
+    // Its position counts the places of the hash table, which are others once it is built anew.
+    bool rebuilt = watch_.is_fresh(parts[i]) && !find(parts[i]);
+    if (rebuilt && (PySet_Check(parts[i]) || (PyDict_Check(parts[i]) && !is_dense(parts[i]))))
+      return refuse(name + " over a container that was changed");
+    operands.push_back(visit(parts[i]));
+  }
+  return emit(Op::Iterator, program_->add_iterator(std::move(copy)), operands);
+}
+
+uint32_t Writer::generator(PyObject* value) {
+  mg_frame* frame = mg_generator_frame(value);
+  if (!frame) return refuse("a generator that is over");
+  mg_frame_view view;
+  mg_frame_read(frame, &view);
+  int index = mg_frame_next_instruction(frame);
+  const mg_flow* flow = mg_code_flow(view.code);
+  if (!flow) PyErr_Clear();
+  if (!flow || flow[index].saved >= 0) return refuse("a generator that handles an exception");
+  std::vector<uint32_t> operands{visit((PyObject*)view.function)};
+  for (PyObject** slot = view.locals; slot < view.stack_pointer; ++slot)
+    operands.push_back(*slot ? visit(*slot) : program::kNoRegister);
+  return emit(Op::Generator, program_->add_place({py::Ref::borrow((PyObject*)view.code), index}), operands);
 }
 
 // An object of a Python class that this call made: its items, its __dict__ and its slots.

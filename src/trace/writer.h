@@ -55,6 +55,9 @@ class Writer {
   uint32_t slice(PySliceObject* value);
   uint32_t tuple(PyObject* value);
   uint32_t instance(PyObject* value);
+  uint32_t function(PyFunctionObject* value);
+  uint32_t iterator(PyObject* value);
+  uint32_t generator(PyObject* value);
   uint32_t item(PyObject* container, Py_ssize_t i, PyObject* object);
   std::vector<uint32_t> list_items(PyObject* list);
   std::vector<uint32_t> dict_items(PyObject* dict);

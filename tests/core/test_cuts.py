@@ -78,6 +78,72 @@ CASES = {
     "object_argument_is_read_after": Case("def f(x):\n  box.put(1)\n  return x.n", 1, args="o"),
     "state_is_read_after": Case("def f():\n  box.put(1)\n  return o.items[0], o.n", 1),
     "in_a_loop": Case("def f():\n  i = 0\n  while i < 3:\n    box.put(i)\n    i += 1\n  return i", 3),
+    "in_a_loop_over_a_list": Case("def f():\n  t = 0\n  for x in o.items:\n    box.put(x)\n    t += x\n  return t", 2),
+    "in_a_loop_over_a_new_list": Case("def f():\n  for x in [3, [4]]:\n    box.put(1)\n  return x", 2),
+    "in_a_loop_over_a_range": Case("def f():\n  for i in range(1, 9, 3):\n    box.put(i)\n  return i", 3),
+    "in_a_loop_over_a_tuple": Case("def f():\n  for i in ('a', o):\n    box.put(1)\n  return i", 2),
+    "in_a_loop_over_a_text": Case("def f():\n  for i in 'ab':\n    box.put(i)\n  return i", 2),
+    "in_a_loop_over_a_dict": Case("def f():\n  for k in vars(o):\n    box.put(k)\n  return k", 2),
+    "in_a_loop_over_the_items_of_a_dict": Case(
+        "d = {'a': 1, 'b': o}\ndef f():\n  for k, v in d.items():\n    box.put(k)\n  return k, v", 2
+    ),
+    "in_a_loop_over_the_values_of_a_new_dict": Case(
+        "def f():\n  d = {'a': 1, 'b': [2]}\n  for v in d.values():\n    box.put(1)\n  return v, d", 2
+    ),
+    "view_of_a_dict": Case("def f():\n  v = vars(o).items()\n  box.put(1)\n  return len(v), list(v)", 1),
+    "in_a_loop_over_enumerate": Case(
+        "def f():\n  for i, x in enumerate(o.items, 5):\n    box.put(i)\n  return i, x", 2
+    ),
+    "in_a_loop_over_zip": Case(
+        "def f():\n  r = []\n  for a, b, c in zip(o.items, [4, 5], range(9)):\n    box.put(a)\n    r.append((a, b, c))\n  return r",
+        2,
+    ),
+    "in_a_loop_over_map": Case(
+        "def f():\n  r = []\n  for a in map(lambda v: v + o.n, o.items):\n    box.put(a)\n    r.append(a)\n  return r",
+        2,
+    ),
+    "in_a_loop_over_reversed": Case("def f():\n  for a in reversed(o.items):\n    box.put(a)\n  return a", 2),
+    "in_nested_loops": Case(
+        "def f():\n  for a in o.items:\n    for i, b in enumerate((a, 7)):\n      box.put((a, i, b))\n  return a, b", 4
+    ),
+    "in_a_loop_that_is_left": Case(
+        "def f():\n  for a in o.items:\n    box.put(a)\n    break\n  else:\n    return 0\n  return a", 1
+    ),
+    "in_a_loop_over_a_generator": Case(
+        "def g():\n  for x in o.items:\n    yield x, o.n\n  yield 9\ndef f():\n  r = []\n"
+        "  for x in g():\n    box.put(1)\n    r.append(x)\n  return r",
+        3,
+    ),
+    "generator_that_has_not_started": Case(
+        "def g(k):\n  yield k\n  yield o.n\ndef f():\n  h = g(3)\n  box.put(1)\n  return list(h)", 1
+    ),
+    "generator_expression": Case(
+        "def f():\n  k = 3\n  h = (x * k for x in o.items)\n  a = next(h)\n  box.put(a)\n  return a, list(h)", 1
+    ),
+    "generator_with_a_block": Case(
+        "def g():\n  try:\n    yield 1\n    yield 2\n  finally:\n    o.n += 1\n"
+        "def f():\n  for x in g():\n    box.put(x)\n  return x, o.n",
+        2,
+    ),
+    "changes_the_list_it_goes_over": Case(
+        "import operator\nd = C()\nd.l = [1, 2, 3]\ndef f():\n  r = []\n  for x in d.l:\n"
+        "    operator.setitem(d.l, 1, x + 1)\n    r.append(x)\n  return r",
+        3,
+    ),
+    "changes_the_size_of_the_dict_it_goes_over": Case(
+        "import operator\ndef f():\n  d = dict(a=1, b=2, c=3)\n  for k in d:\n    operator.setitem(d, 'z' + k, 1)\n  return d",
+        1,
+        complete=False,
+    ),
+    "changes_the_size_of_an_older_dict_it_goes_over": Case(
+        "import operator\nd = dict(a=1, b=2)\ndef f():\n  for k in d:\n    operator.setitem(d, o.n, 1)\n  return len(d)",
+        1,
+        complete=False,
+    ),
+    "inner_function": Case(
+        "def f():\n  k = [o.n]\n  def g(a, b=2, *, c=3): return a, b, c, k\n  box.put(1)\n  return g(1)", 1
+    ),
+    "inner_function_is_passed": Case("def f():\n  k = [1]\n  box.put(lambda: k)\n  return 1", 1),
     "in_a_try": Case("def f():\n  try:\n    box.put(1)\n  except KeyError:\n    return 5\n  return 6", 1),
     "raises": Case("def f():\n  a = [1]\n  box.get_nowait()\n  return a", 1, complete=False),
     "raises_at_times": Case("def f():\n  o.n += 1\n  if o.n != 3: box.put(o.n)\n  return box.get_nowait()", 2),
@@ -153,10 +219,24 @@ def test_cpython_can_go_on_at_every_cut(name):
         assert actual == expected, f"left at cut {at}"
 
 
-@pytest.mark.parametrize("leave", [0, 1])
-def test_nothing_is_left_behind(leave):
-    source = "def g(x): return numbers.random(), [x]\ndef f(x):\n  l = [x]\n  t = g(l)\n  return t, l, C()"
-    world = worlds.World(dedent(PRELUDE) + source, compiled=True)
+LONG_LIVED = {
+    "in_a_callee": "def g(x): return numbers.random(), [x]\ndef f(x):\n  l = [x]\n  t = g(l)\n  return t, l, C()",
+    "in_loops": """
+def g(x):
+  for k, v in {'a': x, 'b': [x]}.items(): yield k, v
+def f(x):
+  h = lambda: x
+  for (i, a), b in zip(enumerate(g(x)), map(lambda v: v, (1, 2))): numbers.random()
+  for a in g(x): numbers.random()
+  return h
+""",
+}
+
+
+@pytest.mark.parametrize("leave", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", LONG_LIVED)
+def test_nothing_is_left_behind(name, leave):
+    world = worlds.World(dedent(PRELUDE) + LONG_LIVED[name], compiled=True)
     function, state = world.compiled, object()
     with worlds.settings(leave_at_cut=leave):
         for _ in range(100):
@@ -166,5 +246,6 @@ def test_nothing_is_left_behind(leave):
         for _ in range(5000):
             function(state)
         gc.collect()
+    assert function.state() == "compiled", function.failures()
     assert sys.getrefcount(state) == before
     assert abs(sys.getallocatedblocks() - blocks) < 50

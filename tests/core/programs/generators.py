@@ -350,7 +350,7 @@ def returns_a_generator_function():
     return [f.__name__ for f in (count, echo)]
 
 
-@program(eager="returns")
+@program
 def returns_a_generator():
     return count(3)
 
