@@ -29,6 +29,7 @@ class Ref {
   PyObject* get() const { return ptr_; }
   PyObject* release() { return std::exchange(ptr_, nullptr); }
   explicit operator bool() const { return ptr_ != nullptr; }
+  bool operator==(const Ref& other) const { return ptr_ == other.ptr_; }  // the very same object
 
  private:
   PyObject* ptr_ = nullptr;

@@ -39,7 +39,7 @@ std::string why_not_now() {
   return runtime::tensor_plug().why_not_record();
 }
 
-Capture capture(PyObject* function, const guard::CallArguments& call, bool whole) {
+Capture capture(PyObject* function, const guard::CallArguments& call, bool whole, const Variant* base) {
   Capture capture;
   auto arguments = std::make_shared<guard::Arguments>(call);
   auto run = [&] {
@@ -55,6 +55,7 @@ Capture capture(PyObject* function, const guard::CallArguments& call, bool whole
   auto variant = std::make_shared<Variant>();
   trace::Watch watch(*arguments, variant.get(), &variant->program);
   watch.may_cut = !whole;
+  watch.base = base ? &base->program : nullptr;
   watch.roots = capture.roots = name_roots(function, *arguments);
   watch.handover.expect(function);
   capture.result = py::Ref::steal(watch.call(function, call.values, call.positional, call.keyword_names));
@@ -71,10 +72,12 @@ Capture capture(PyObject* function, const guard::CallArguments& call, bool whole
   capture.reason = watch.reason();
   capture.where = watch.where();
   if (!watch.has_program()) return capture;
+  capture.breaks = std::move(watch.breaks);
+  capture.added = watch.outcome == trace::Watch::Outcome::Added;
+  if (watch.outcome != trace::Watch::Outcome::Own) return capture;
   arguments->freeze();
   capture.variant = std::move(variant);
   capture.reads = std::move(watch.first_reads);
-  capture.breaks = std::move(watch.breaks);
   capture.variant->arguments = std::move(arguments);
   capture.variant->watch_ms = called - start;
   capture.variant->build_ms = now_ms() - called;

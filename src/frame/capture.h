@@ -17,19 +17,24 @@ struct Variant : guard::Entry {
   int64_t hits = 0;
   int64_t last_used = 0;  // the hit, counted over the process
   double watch_ms = 0, build_ms = 0;
+  // Calls that CPython had to finish ask for another capture, later each time that this brings nothing.
+  int64_t captures_in_vain = 0;
+  int64_t capture_in = -1;  // so many more calls; -1: not at all
 };
 
 struct Capture {
   py::Ref result;                    // of the call; null: a Python error is set
-  std::shared_ptr<Variant> variant;  // null: not compiled, for this reason
+  std::shared_ptr<Variant> variant;  // null: not compiled, for this reason, or part of the base
+  bool added = false;                // to the base
   std::string reason, where;
   std::vector<std::string> breaks;  // why the program is in several parts
   std::vector<guard::Read> reads;   // the guards of the variant, to be put into the function's trie
   guard::RootNames roots;           // what they start from
 };
 
-// Runs `function` exactly once, whatever happens. `whole`: a call that runs something unknown is not captured.
-Capture capture(PyObject* function, const guard::CallArguments& call, bool whole);
+// Runs `function` exactly once, whatever happens. `whole`: a call that runs something unknown is not captured. `base`:
+// a variant whose guards hold, but which could not finish such a call; what is new is added to it. May be null.
+Capture capture(PyObject* function, const guard::CallArguments& call, bool whole, const Variant* base);
 
 // What people call the objects that the guards of `function` start from.
 guard::RootNames name_roots(PyObject* function, const guard::Arguments& arguments);

@@ -113,6 +113,13 @@ size_t op_count(const std::vector<const runtime::Segment*>& segments) {
   return count;
 }
 
+void note_breaks(State& state, const Capture& captured) {
+  for (const std::string& why : captured.breaks) {
+    runtime::count("graph_break", why);
+    ++state.breaks[why];
+  }
+}
+
 void add_variant(State& state, Capture& captured) {
   std::shared_ptr<Variant>& variant = captured.variant;
   Group& group = group_of(state, *variant->arguments);
@@ -121,10 +128,7 @@ void add_variant(State& state, Capture& captured) {
   group.trie.insert(variant, std::move(captured.reads));
   std::vector<const runtime::Segment*> segments = variant->program.segments();
   runtime::counters()["stats"]["graphs"] += static_cast<int64_t>(segments.size());
-  for (const std::string& why : captured.breaks) {
-    runtime::count("graph_break", why);
-    ++state.breaks[why];
-  }
+  note_breaks(state, captured);
   state.failures_in_a_row = 0;
   variant->last_used = runtime::process_state().hits;
   runtime::log(runtime::Log::Capture, state.name + ": compiled, " + std::to_string(op_count(segments)) +
@@ -143,6 +147,43 @@ void add_variant(State& state, Capture& captured) {
   }
 }
 
+// Watches this call. `base`: a variant that fits, but could not finish an earlier call.
+PyObject* capture_call(CompiledFunction* self, const CallArguments& call, std::shared_ptr<Variant> base) {
+  State& state = *self->state;
+  ++state.captures;
+  runtime::count("stats", "captures");
+  // The call may drop the last reference to this object.
+  py::Ref keep = py::Ref::borrow((PyObject*)self);
+  Capture captured = capture(self->function, call, state.whole, base.get());
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (base) base->captures_in_vain = captured.added ? 0 : base->captures_in_vain + 1;
+  if (captured.variant)
+    add_variant(*self->state, captured);
+  else if (captured.added)
+    note_breaks(*self->state, captured);
+  else if (!base)
+    ++self->state->failures_in_a_row;
+  if (!captured.reason.empty()) note_failure(*self->state, captured.reason, captured.where);
+  PyErr_Restore(type, value, traceback);
+  return captured.result.release();
+}
+
+// Whether another capture of a function that has variants may pay.
+bool may_capture_more(const State& state) {
+  return config().enabled && state.captures < config().recapture_limit && why_not_now().empty();
+}
+
+// CPython had to finish a call: plans a capture that adds what was missing.
+void note_left(State& state, Variant& variant, const std::string& why) {
+  runtime::count("stats", "exits");
+  if (variant.capture_in >= 0 || variant.captures_in_vain >= config().capture_attempts) return;
+  variant.capture_in = variant.captures_in_vain;
+  runtime::count("recompile", why);
+  ++state.misses[why];
+  runtime::log(runtime::Log::Guards, state.name + ": will be captured again because " + why);
+}
+
 // No variant fits: watch this call, if that may still pay.
 PyObject* miss(CompiledFunction* self, const CallArguments& call) {
   State& state = *self->state;
@@ -157,20 +198,7 @@ PyObject* miss(CompiledFunction* self, const CallArguments& call) {
     return run_eagerly(self, call);
   }
   if (!state.variants.empty()) note_miss(self, call);
-  ++state.captures;
-  runtime::count("stats", "captures");
-  // The call may drop the last reference to this object.
-  py::Ref keep = py::Ref::borrow((PyObject*)self);
-  Capture captured = capture(self->function, call, state.whole);
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  if (captured.variant)
-    add_variant(*self->state, captured);
-  else
-    ++self->state->failures_in_a_row;
-  if (!captured.reason.empty()) note_failure(*self->state, captured.reason, captured.where);
-  PyErr_Restore(type, value, traceback);
-  return captured.result.release();
+  return capture_call(self, call, nullptr);
 }
 
 std::shared_ptr<Variant> find_variant(State& state, const CallArguments& call, Matched& matched,
@@ -195,15 +223,21 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged_count, Py
   Matched matched;
   std::vector<const guard::Entry*> diverged;
   while (std::shared_ptr<Variant> variant = find_variant(state, call, matched, diverged)) {
+    if (variant->capture_in >= 0 && variant->capture_in-- == 0 && may_capture_more(state))
+      return capture_call(self, call, std::move(variant));
+    py::Ref keep = py::Ref::borrow(object);  // the call may drop the last reference to it
     program::End end;
-    PyObject* result = variant->program.run(matched.values, matched.tensors, &end);
+    std::string why_left;
+    PyObject* result =
+        variant->program.run(matched.values, matched.tensors, &end, variant->capture_in < 0 ? &why_left : nullptr);
     if (end == program::End::Diverged) {
       diverged.push_back(variant.get());
       continue;
     }
     ++variant->hits;
     variant->last_used = ++runtime::process_state().hits;
-    if (end == program::End::Returned) return result;
+    if (end == program::End::Left) note_left(*self->state, *variant, why_left);
+    if (end == program::End::Returned || end == program::End::Left) return result;
     // An operator raised an error. The function itself raises it with its own traceback, or handles it.
     PyErr_Clear();
     return run_eagerly(self, call);

@@ -109,6 +109,16 @@ bool Trie::empty() const { return root_->children.empty() && root_->entries.empt
 
 std::shared_ptr<Entry> Trie::find(const std::vector<const Entry*>& tried) { return find_behind(*root_, tried); }
 
+std::vector<std::shared_ptr<Entry>> Trie::find_all() {
+  std::vector<std::shared_ptr<Entry>> found;
+  std::vector<const Entry*> tried;
+  while (std::shared_ptr<Entry> entry = find(tried)) {
+    tried.push_back(entry.get());
+    found.push_back(std::move(entry));
+  }
+  return found;
+}
+
 std::string Trie::explain(const Entry& entry, const RootNames& roots) {
   std::vector<const Read*> before;
   for (Run* run : path_to(entry.run_)) {

@@ -53,6 +53,9 @@ class Trie {
   // An entry whose guards hold and that was not tried before, or null. The newest hit is looked at first.
   std::shared_ptr<Entry> find(const std::vector<const Entry*>& tried = {});
 
+  // All that hold.
+  std::vector<std::shared_ptr<Entry>> find_all();
+
   // In words, the first thing that keeps this entry from being used; empty if nothing does.
   std::string explain(const Entry& entry, const RootNames& roots);
   size_t size(const Entry& entry) const;  // how many things are guarded

@@ -31,8 +31,8 @@ class Program::Registers {
     return data_;
   }
   PyObject*& operator[](size_t index) { return data_[index]; }
-  void clear() {
-    for (ptrdiff_t i = 0; i < count_; ++i) Py_CLEAR(data_[i]);
+  void clear(ptrdiff_t first = 0) {
+    for (ptrdiff_t i = first; i < count_; ++i) Py_CLEAR(data_[i]);
   }
 
  private:
@@ -215,31 +215,68 @@ PyObject* Program::leave(const Exit& exit, Registers& registers) const {
   return mg_resume(PyThreadState_Get(), chain.data(), static_cast<int>(chain.size()));
 }
 
-PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End* end) const {
+// Runs what follows the cut under the guards that hold now; null: nothing fits, and nothing has happened.
+std::shared_ptr<Stretch> Program::run_next(PyObject* const* arguments, PyObject* const* tensors,
+                                           Registers& registers) const {
+  std::vector<const guard::Entry*> diverged;
+  while (std::shared_ptr<guard::Entry> entry = cut_->next.find(diverged)) {
+    auto next = std::static_pointer_cast<Stretch>(std::move(entry));
+    End end = next->program->run_stretch(arguments, tensors, registers);
+    if (end == End::Returned) return next;
+    registers.clear(registers_);
+    if (end == End::Failed) {  // CPython raises it again, where it may be handled
+      PyErr_Clear();
+      return nullptr;
+    }
+    diverged.push_back(next.get());
+  }
+  return nullptr;
+}
+
+std::string Program::why_nothing_fits() const {
+  std::string why = cut_->stretches.empty() ? "" : cut_->next.explain(*cut_->stretches.back(), {});
+  return why.empty() ? "a value that the call computes with or asks from a tensor is another one" : why;
+}
+
+PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End* end, std::string* why_left) const {
   Registers registers;
   *end = run_stretch(arguments, tensors, registers);
   const Program* program = this;
-  std::shared_ptr<guard::Entry> stretch;  // keeps what follows the first
+  std::shared_ptr<Stretch> stretch;  // keeps what follows the first
   int64_t cuts_made = 0;
   while (*end == End::Returned && !PyErr_Occurred()) {
-    if (!program->cut_) return std::exchange(registers[program->result_], nullptr);
-    if (!program->make_call(registers)) return program->leave(program->cut_->before, registers);
+    const Cut* cut = program->cut_.get();
+    if (!cut) return std::exchange(registers[program->result_], nullptr);
+    if (!program->make_call(registers)) return program->leave(cut->before, registers);
     bool leaves = ++cuts_made == runtime::config().leave_at_cut;
-    std::shared_ptr<guard::Entry> next = leaves ? nullptr : program->cut_->next.find();
-    End after = End::Diverged;
-    if (next) {
-      const Program& following = *static_cast<Stretch&>(*next).program;
-      after = following.run_stretch(arguments, tensors, registers);
-      if (after == End::Returned) {
-        program = &following;
-        stretch = std::move(next);
-        continue;
-      }
-      PyErr_Clear();
+    std::shared_ptr<Stretch> next = leaves ? nullptr : program->run_next(arguments, tensors, registers);
+    if (!next) {
+      *end = leaves ? End::Returned : End::Left;
+      if (!leaves && why_left) *why_left = program->why_nothing_fits();
+      return program->leave(cut->after, registers);
     }
-    return program->leave(program->cut_->after, registers);
+    program = next->program.get();
+    stretch = std::move(next);
   }
   return nullptr;
+}
+
+bool Cut::same_as(const Cut& other) const {
+  bool same_names = keyword_names == other.keyword_names ||
+                    (keyword_names && other.keyword_names &&
+                     PyObject_RichCompareBool(keyword_names.get(), other.keyword_names.get(), Py_EQ) == 1);
+  return same_names && callable == other.callable && arguments == other.arguments && result == other.result &&
+         before == other.before && after == other.after;
+}
+
+bool Program::same_as(const Program& other) const {
+  auto same = [](const py::Ref& a, const py::Ref& b) { return guard::same_value(a.get(), b.get()); };
+  bool same_end = cut_ && other.cut_ ? cut_->same_as(*other.cut_) : cut_ == other.cut_ && result_ == other.result_;
+  return same_end && before_ == other.before_ && after_ == other.after_ && operands_ == other.operands_ &&
+         registers_ == other.registers_ && older_ == other.older_ && recipes_ == other.recipes_ &&
+         iterators_ == other.iterators_ && places_ == other.places_ && segment_inputs_ == other.segment_inputs_ &&
+         std::ranges::equal(constants_, other.constants_, same) &&
+         segment_->fingerprint() == other.segment_->fingerprint();
 }
 
 PyObject* Program::build(const Instruction& instruction, PyObject* const* registers) const {

@@ -10,6 +10,7 @@
 // stood after the cut, and CPython goes on from there.
 #pragma once
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,6 +63,8 @@ struct Instruction {
   uint32_t index;
   uint32_t first_operand, operand_count;  // registers, in the operand pool
   uint32_t result;                        // the register that it fills, if it has a result
+
+  bool operator==(const Instruction&) const = default;
 };
 
 // How to make an object of a Python class again from its state, without calling its constructor.
@@ -71,6 +74,8 @@ struct Recipe {
   uint32_t item_count = 0;          // operands first: items of a list, or keys and values of a dict
   std::vector<py::Ref> attributes;  // then one value per entry of __dict__
   std::vector<py::Ref> slots;       // then one value per __slots__ descriptor
+
+  bool operator==(const Recipe&) const = default;
 };
 
 constexpr uint32_t kNoRegister = UINT32_MAX;  // as an operand: nothing
@@ -79,12 +84,18 @@ constexpr uint32_t kNoRegister = UINT32_MAX;  // as an operand: nothing
 struct IteratorState {
   py::Ref type;
   mg_iterator state;
+
+  bool operator==(const IteratorState& other) const {
+    return type == other.type && std::memcmp(&state, &other.state, sizeof state) == 0;
+  }
 };
 
 // Code, and an instruction of it.
 struct CodePlace {
   py::Ref code;
   int32_t index;
+
+  bool operator==(const CodePlace&) const = default;
 };
 
 // A frame of the call, to be put back.
@@ -92,12 +103,16 @@ struct FrameState {
   uint32_t function;
   CodePlace at;                 // the instruction that comes next; in outer frames, the call that is under way
   std::vector<uint32_t> slots;  // locals, then the stack; kNoRegister: empty
+
+  bool operator==(const FrameState&) const = default;
 };
 
 // Where CPython can take over.
 struct Exit {
   std::vector<Instruction> build;  // what only the frames need
   std::vector<FrameState> frames;  // outermost first
+
+  bool operator==(const Exit&) const = default;
 };
 
 class Program;
@@ -118,12 +133,16 @@ struct Cut {
   Exit before, after;
   guard::Trie next;                                 // from guards to what may follow
   std::vector<std::shared_ptr<Stretch>> stretches;  // all of these
+
+  // Makes the same call, with the same exits, whatever follows.
+  bool same_as(const Cut& other) const;
 };
 
 enum class End : uint8_t {
   Returned,  // or raised: an error is set if there is no result
   Diverged,  // without any effect
   Failed,    // an operator of the segment raised the error that is set; apart from that, nothing has happened
+  Left,      // returned or raised, but CPython ran the rest of the call: nothing that follows a cut did fit
 };
 
 class Program {
@@ -150,9 +169,12 @@ class Program {
   void set_segment_inputs(std::vector<uint32_t> inputs) { segment_inputs_ = std::move(inputs); }
   void set_result(uint32_t result) { result_ = result; }
   void set_cut(std::unique_ptr<Cut> cut) { cut_ = std::move(cut); }
+  Cut* cut() const { return cut_.get(); }
+  // Does the same, up to and with its cut.
+  bool same_as(const Program& other) const;
 
-  // `arguments` are the values of the argument nodes, `tensors` those among them.
-  PyObject* run(PyObject* const* arguments, PyObject* const* tensors, End* end) const;
+  // `arguments` are the values of the argument nodes, `tensors` those among them. `why_left` may be null.
+  PyObject* run(PyObject* const* arguments, PyObject* const* tensors, End* end, std::string* why_left) const;
   std::string text() const;
   int traverse(visitproc visit, void* arg) const;
 
@@ -161,6 +183,8 @@ class Program {
   bool prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const;
   End run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers) const;
   PyObject* make_call(Registers& registers) const;
+  std::shared_ptr<Stretch> run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers) const;
+  std::string why_nothing_fits() const;
   PyObject* leave(const Exit& exit, Registers& registers) const;
   bool change(const Instruction& instruction, PyObject* const* registers) const;
   PyObject* build(const Instruction& instruction, PyObject* const* registers) const;

@@ -308,6 +308,7 @@ class CudaReplay final : public Segment {
   size_t output_count() const override { return boxed_->output_count(); }
   size_t op_count() const override { return boxed_->op_count(); }
   std::string text() const override { return boxed_->text(); }
+  std::string fingerprint() const override { return boxed_->fingerprint(); }
 
  private:
   size_t input_count() const { return plan_.written_inputs.size(); }

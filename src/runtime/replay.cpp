@@ -103,6 +103,11 @@ class Replay final : public Segment {
   size_t output_count() const override { return outputs_.size(); }
   size_t op_count() const override { return steps_.size(); }
   std::string text() const override { return graph::to_text(graph_, graph::Style::Short); }
+  std::string fingerprint() const override {
+    std::string print = graph::structural_hash(graph_);
+    for (PyObject* state : state_objects_) print += " " + std::to_string(reinterpret_cast<uintptr_t>(state));
+    return print;
+  }
   const graph::Graph& graph() const { return graph_; }
 
  private:

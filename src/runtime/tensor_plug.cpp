@@ -18,6 +18,7 @@ class NullSegment : public Segment {
   size_t output_count() const override { return 0; }
   size_t op_count() const override { return 0; }
   std::string text() const override { return ""; }
+  std::string fingerprint() const override { return ""; }
 };
 
 class NullRecording : public Recording {

@@ -38,6 +38,8 @@ class Segment {
   virtual size_t output_count() const = 0;
   virtual size_t op_count() const = 0;
   virtual std::string text() const = 0;
+  // Two segments of one process that do the same work on the same state have the same one.
+  virtual std::string fingerprint() const = 0;
 };
 
 // A live recording on this thread: from creation until finish() or destruction, kernels run for real and are noted.

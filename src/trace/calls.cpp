@@ -371,6 +371,12 @@ void Watch::Handover::expect(PyObject* callable) {
   function = callable && PyFunction_Check(callable) ? callable : nullptr;
 }
 
+bool Watch::is_unknown(PyObject* callable) const {
+  PyObject* self;
+  return (PyCFunction_Check(callable) || Py_TYPE(callable) == &PyMethodDescr_Type) &&
+         model_of(callable, &self) == Model::Unknown && plug_.classify_call(callable) == CallKind::Foreign;
+}
+
 PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names) {
   Call call{callable, args, positional, keyword_names};
   constructing_ = nullptr;

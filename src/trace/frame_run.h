@@ -46,6 +46,7 @@ class FrameRun {
   int executing() const { return at_; }
   size_t size() const { return static_cast<size_t>(sp_ - locals_); }
   Value value(size_t slot) const { return {locals_[slot], nodes_[slot]}; }
+  Value value_at(PyObject* const* slot) const { return {*slot, nodes_[slot - locals_]}; }
   void carry(size_t slot, NodeId node) { set_node(locals_ + slot, node); }
 
   // Those that the caller hands over, if it called this function itself.
@@ -85,7 +86,6 @@ class FrameRun {
   // ---- nodes: values on the stack and in local variables that are only carried along
 
   NodeId& node_at(PyObject** slot) { return nodes_[slot - locals_]; }
-  Value value_at(PyObject** slot) { return {*slot, node_at(slot)}; }
   void set_node(PyObject** slot, NodeId node) {
     NodeId& at = node_at(slot);
     if (slot >= stack_) stack_nodes_ += (node != kKnown) - (at != kKnown);

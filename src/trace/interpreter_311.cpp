@@ -184,6 +184,7 @@ Next FrameRun::call(uint32_t arg) {
   hand_over(args[-1], args, total, names);
   PyObject* result = watch_.call_here(args[-1], args, total - keywords, names);
   NodeId node = std::exchange(watch_.handover, {}).returned;
+  for (size_t i = 0; result && stack_nodes_ && i < total; ++i) set_node(args + i, kKnown);
   Next next = replace(static_cast<int>(arg) + 2, result);
   if (next != Next::Go) return next;
   if (node != kKnown) set_node(sp_ - 1, node);

@@ -94,6 +94,7 @@ void FrameRun::hand_over(PyObject* callable, PyObject** args, size_t total, PyOb
   if (code && code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) code = nullptr;
   PyObject* self;
   Model model = function ? Model::Unknown : model_of(callable, &self);
+  bool is_unknown = model == Model::Unknown && !function && watch_.is_unknown(callable);
   size_t positional = total - (keyword_names ? static_cast<size_t>(PyTuple_GET_SIZE(keyword_names)) : 0);
   for (size_t i = 0; i < total; ++i) {
     NodeId node = node_at(args + i);
@@ -105,6 +106,8 @@ void FrameRun::hand_over(PyObject* callable, PyObject** args, size_t total, PyOb
       watch_.provenance[node].typed = true;
     else if (model == Model::SetAttribute && i + 1 == total)
       watch_.handover.stored = node;
+    else if (is_unknown && watch_.provenance[node].kind != Node::Kind::Holder)
+      continue;  // the program passes it on
     else
       watch_.settle(node);
     set_node(args + i, kKnown);

@@ -33,7 +33,7 @@ bool Watch::ends_cleanly() {
 }
 
 // Everything is written: the tensor work and the guards are added.
-bool Watch::close_stretch() {
+bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   if (!alive()) return false;
   std::unique_ptr<runtime::Segment> segment = recording->finish(writer_->outputs);
   if (!segment) give_up("the recording failed");
@@ -43,6 +43,7 @@ bool Watch::close_stretch() {
   operations_ += segment->op_count();
   program_->set_segment(std::move(segment));
   program_->set_segment_inputs(std::move(input_registers_));
+  program_->set_cut(std::move(cut));
   std::vector<PyObject*> known = held_objects_;
   for (const auto& [object, name] : roots) {
     known.push_back(object);
@@ -53,13 +54,36 @@ bool Watch::close_stretch() {
   entry_->global_state = std::move(global_state_);
   if (std::string why = first_change(reads); !why.empty())
     give_up("what the call read was changed while it ran: " + why);
-  else if (last_cut_) {
+  else
+    add_to_programs(std::move(reads));
+  return alive();
+}
+
+// The program of an earlier capture that has done the same so far and goes on in the same way.
+const program::Program* Watch::twin() const {
+  if (!last_cut_) return base && base->same_as(*program_) ? base : nullptr;
+  for (const auto& known : fitting_)
+    if (static_cast<const program::Stretch&>(*known).program->same_as(*program_))
+      return static_cast<const program::Stretch&>(*known).program.get();
+  return nullptr;
+}
+
+void Watch::add_to_programs(std::vector<guard::Read> reads) {
+  if (const program::Program* known = twin()) {
+    outcome = Outcome::Joined;
+    last_cut_ = known->cut();
+    return;
+  }
+  if (last_cut_) {
+    if (last_cut_->stretches.size() >= static_cast<size_t>(std::max<int64_t>(runtime::config().cache_limit, 1)))
+      return give_up("too many forms of the call are known from here on (cache_limit)");
     last_cut_->next.insert(stretch_, std::move(reads));
     last_cut_->stretches.push_back(stretch_);
+    if (outcome == Outcome::Joined) outcome = Outcome::Added;
   } else {
     first_reads = std::move(reads);
   }
-  return alive();
+  last_cut_ = program_->cut();
 }
 
 // In words, what is not any more as it was read; empty if all is.
@@ -79,7 +103,7 @@ void Watch::finish(Value result) {
     return give_up("the call does no tensor work");
   writer_->write_effects();
   program_->set_result(writer_->value(result));
-  close_stretch();
+  close_stretch(nullptr);
 }
 
 bool Watch::has_program() const { return alive() || (cuts_ && (operations_ || runtime::config().without_tensors)); }
@@ -156,15 +180,14 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   writer_->write_effects();
   writer_->hold_arguments();
   cut->callable = writer_->value({callable});
-  for (size_t i = 0; i < count; ++i) cut->arguments.push_back(writer_->value({args[i]}));
+  const FrameRun& innermost = *running.back();  // `args` are on its stack
+  for (size_t i = 0; i < count; ++i) cut->arguments.push_back(writer_->value(innermost.value_at(args + i)));
   cut->keyword_names = py::Ref::borrow(keyword_names);
   cut->result = program_->new_register();
   make_opaque();
   describe_frames(&cut->before, program::kNoRegister);
   describe_frames(&cut->after, cut->result);
-  if (!close_stretch()) return false;
-  last_cut_ = cut.get();
-  program_->set_cut(std::move(cut));
+  if (!close_stretch(std::move(cut))) return false;
   breaks.push_back(reason + " (" + place() + ")");
   ++cuts_;
   return true;
@@ -172,6 +195,8 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
 
 void Watch::open_stretch() {
   writer_->close_nodes();
+  fitting_.clear();
+  if (outcome == Outcome::Joined) fitting_ = last_cut_->next.find_all();
   stretch_ = std::make_shared<program::Stretch>();
   stretch_->program = std::make_unique<program::Program>(program_->register_count());
   entry_ = stretch_.get();

@@ -153,6 +153,8 @@ class Watch {
   // ---- calls: makes the call and notes what it means. Null: error set
 
   PyObject* call(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names);
+  // Whether it is a C function that nobody knows anything about.
+  bool is_unknown(PyObject* callable) const;
   // The same for an instruction that does nothing else: the call may be cut here.
   PyObject* call_here(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names) {
     call_site_ = args;
@@ -165,7 +167,14 @@ class Watch {
   // to that cut.
   void finish(Value result);
   bool has_program() const;
-  bool may_cut = true;                   // else an unknown function ends the watch
+  bool may_cut = true;  // else an unknown function ends the watch
+  // What an earlier capture of the same call left: as long as this one does the same, it adds to that.
+  const program::Program* base = nullptr;
+  enum class Outcome : uint8_t {
+    Own,     // the first stretch is another one, or there is no base
+    Joined,  // all that was watched is in the base
+    Added    // to the base
+  } outcome = Outcome::Own;
   std::vector<std::string> breaks;       // why it was cut, and where
   guard::RootNames roots;                // what the guards of the first stretch start from
   std::vector<guard::Read> first_reads;  // the guards of the first stretch, which held at its end
@@ -186,7 +195,9 @@ class Watch {
   friend class CallModel;
   void start_recording();
   bool ends_cleanly();  // nothing is left open: context variables are reset, generators finished
-  bool close_stretch();
+  bool close_stretch(std::unique_ptr<program::Cut> cut);
+  void add_to_programs(std::vector<guard::Read> reads);
+  const program::Program* twin() const;
   std::string first_change(std::vector<guard::Read>& reads) const;
   void open_stretch();
   // Ends the stretch before the innermost instruction, which calls something unknown. False: gave up.
@@ -228,8 +239,9 @@ class Watch {
   program::Program* program_;                  // its program
   std::shared_ptr<program::Stretch> stretch_;  // the same, unless it is the first
   program::Cut* last_cut_ = nullptr;
-  std::vector<PyObject*> held_objects_;    // by registers, when the stretch begins
-  std::vector<uint32_t> input_registers_;  // of the recording's inputs, behind a cut
+  std::vector<std::shared_ptr<guard::Entry>> fitting_;  // stretches of the base whose guards held behind that cut
+  std::vector<PyObject*> held_objects_;                 // by registers, when the stretch begins
+  std::vector<uint32_t> input_registers_;               // of the recording's inputs, behind a cut
   std::unique_ptr<runtime::GlobalState> global_state_;
   guard::PointerMap<Kind> kinds_;
   std::vector<py::Ref> kept_types_;                        // those in kinds_

@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass
 from textwrap import dedent
 
+import _core
 import pytest
 
 from core import worlds
@@ -249,3 +250,56 @@ def test_nothing_is_left_behind(name, leave):
     assert function.state() == "compiled", function.failures()
     assert sys.getrefcount(state) == before
     assert abs(sys.getallocatedblocks() - blocks) < 50
+
+
+FORMS = {
+    "branches": ("def f():\n  x = box.get()\n  return 'odd' if x % 2 else 'even'", [1, 2, 3, 4], 2),
+    "a_value_that_matters": ("def f():\n  x = box.get()\n  return len('ab' * x)", [1, 2, 3], 3),
+    "state_that_the_call_changed": (
+        "import operator\ndef f():\n  operator.setitem(vars(o), 'flag', box.get())\n  return 'on' if o.flag else 'off'",
+        [True, False],
+        2,
+    ),
+    "loops_of_any_length": (
+        "def f():\n  r = []\n  for i in range(box.get()):\n    r.append(box.qsize())\n  return r",
+        [2, 0, 1],
+        3,
+    ),
+    "behind_two_cuts": (
+        "def f():\n  a = box.get() > 2\n  r = [a]\n  if box.qsize() < 9: r.append(a)\n  return r, 5 if a else 6",
+        [1, 5],
+        2,
+    ),
+    "types": ("def f():\n  x = box.get()\n  return x + x, isinstance(x, int)", [1, 2.5], 2),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_what_follows_a_cut_has_as_many_forms_as_are_met(name):
+    source, values, forms = FORMS[name]
+    plain, ours = (worlds.World(dedent(PRELUDE) + source, compiled) for compiled in (False, True))
+    for world in (plain, ours):
+        world.space["values"] = iter(values * 20)
+    seen = []
+    for _ in range(len(values) * 12):
+        for world in (plain, ours):
+            world.run("box.put(next(values))")
+        assert ours.call() == plain.call()
+        stats = _core.counters()["stats"]
+        seen.append((stats.get("exits", 0), stats["captures"]))
+    assert seen[-1] == seen[-2 * len(values)], "still captured, or left to CPython"
+    (variant,) = ours.compiled.variants()
+    assert variant["program"].count("return") == forms, variant["program"]
+
+
+def test_forms_are_limited_and_the_reason_is_said():
+    source = "def f():\n  x = box.get()\n  return len('ab' * x)"
+    world = worlds.World(dedent(PRELUDE) + source, compiled=True)
+    with worlds.settings(cache_limit=3):
+        for i in range(40):
+            world.run(f"box.put({i})")
+            assert world.call() == ("returned", worlds.describe(2 * i))
+    (variant,) = world.compiled.variants()
+    assert variant["program"].count("return") == 3
+    assert any("too many forms" in reason for reason in world.compiled.failures())
+    assert _core.counters()["stats"]["exits"] > 0

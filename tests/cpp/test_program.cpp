@@ -22,7 +22,9 @@ struct Built {
     return program.emit(Op::Constant, program.add_constant(world.value(text).get()));
   }
   program::End end = program::End::Returned;  // of the last run
-  py::Ref run(PyObject* const* arguments = nullptr) { return py::Ref::steal(program.run(arguments, nullptr, &end)); }
+  py::Ref run(PyObject* const* arguments = nullptr) {
+    return py::Ref::steal(program.run(arguments, nullptr, &end, nullptr));
+  }
   // Whether the result, as `r`, makes the expression true.
   bool gives(const std::string& expression, PyObject* const* arguments = nullptr) {
     py::Ref result = run(arguments);
