@@ -1,4 +1,4 @@
-// The instructions that build objects, handle exceptions, import, and serve generators, for CPython 3.11.
+// The instructions that build objects, handle exceptions, import, and serve generators.
 #include <opcode.h>
 
 #include <vector>

@@ -1,4 +1,4 @@
-// The bytecode interpreter for CPython 3.11: runs a real frame, instruction by instruction, and tells the watch.
+// The bytecode interpreter: runs a real frame, instruction by instruction, and tells the watch.
 //
 // Its results are CPython's by construction: each instruction does what the evaluator does, on the frame's own locals
 // and stack. Whatever it does not know it leaves to CPython *before* having done anything: the frame is handed over at

@@ -1,4 +1,4 @@
-// Instructions on values that are only carried along, for CPython 3.11: the few that know of nodes. All others get
+// Instructions on values that are only carried along: the few that know of nodes. All others get
 // values that are settled.
 #include <opcode.h>
 
