@@ -36,7 +36,7 @@ bool mg_decode(PyCodeObject* code, mg_instruction* instructions) {
     uint32_t arg = units[2 * i + 1] | (extended << 8);
     int next = i + 1 + _PyOpcode_Caches[opcode];
     if (restart < 0) restart = i;
-    instructions[i] = (mg_instruction){(uint8_t)opcode, arg, next, restart};
+    instructions[i] = (mg_instruction){.opcode = (uint8_t)opcode, .arg = arg, .next = next, .restart = restart};
     bool extended_follows = opcode == EXTENDED_ARG;
     extended = extended_follows ? arg : 0;
     // KW_NAMES leaves the names in the evaluator, outside the frame: it is part of the call that follows.
@@ -45,6 +45,7 @@ bool mg_decode(PyCodeObject* code, mg_instruction* instructions) {
     i = next;
   }
   Py_DECREF(bytes);
+  translate(instructions, count);
   return true;
 }
 
@@ -88,6 +89,17 @@ bool mg_find_handler(PyCodeObject* code, int index, mg_handler* found) {
     }
   }
   return false;
+}
+
+bool mg_is_handled(PyCodeObject* code, int index) {
+  const mg_instruction* decoded = mg_decoded(code);
+  if (!decoded) return PyErr_Clear(), true;
+  mg_handler found;
+  for (int around = 0; around < CO_MAXBLOCKS; ++around, index = found.handler) {
+    if (!mg_find_handler(code, index, &found)) return false;
+    if (decoded[found.handler].opcode == PUSH_EXC_INFO) return true;
+  }
+  return true;
 }
 
 void mg_handlers(PyCodeObject* code, mg_handler* handlers) {

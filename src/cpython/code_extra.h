@@ -1,6 +1,10 @@
-// Data kept with a code object for as long as it lives; for the sources of this folder only.
+// What decoding code objects shares, and data kept with them for as long as they live; for the sources of this folder
+// only.
 #pragma once
 #include "cpython/cpython.h"
+
+// Fills in `operation` and `operand` of decoded instructions, and joins those that are one operation.
+void translate(mg_instruction* code, int count);
 
 // Gives memory from PyMem_Malloc, or NULL with an error set.
 typedef void* (*make_extra)(PyCodeObject* code);

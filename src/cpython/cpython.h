@@ -18,10 +18,12 @@ const char* mg_why_unsupported(void);
 // ---- code objects
 
 typedef struct {
-  uint8_t opcode;   // never a specialised one
-  uint32_t arg;     // EXTENDED_ARG folded in
-  int32_t next;     // index of the following instruction; inline caches are skipped
-  int32_t restart;  // where to resume so that this instruction runs whole: its first EXTENDED_ARG or KW_NAMES
+  uint8_t opcode;     // never a specialised one
+  uint8_t operation;  // what it does, by a name that is the same in all versions: an mg_operation
+  uint32_t arg;       // EXTENDED_ARG folded in
+  uint32_t operand;   // of the operation
+  int32_t next;       // index of the following instruction; inline caches are skipped
+  int32_t restart;  // where to resume so that this instruction runs whole: its first EXTENDED_ARG, KW_NAMES or TO_BOOL
 } mg_instruction;
 
 // Fills one entry per code unit (`mg_code_units` of them); entries of caches are left zero. False: error set.
@@ -38,7 +40,10 @@ typedef struct {
 
 // The innermost handler that covers the instruction at `index`.
 bool mg_find_handler(PyCodeObject* code, int index, mg_handler* found);
-// The same for every code unit at once; `handler` is -1 where there is none.
+// Whether the program itself handles what the instruction raises. Handlers do not count that the compiler adds to put
+// things back: around a generator, a comprehension, or the body of another handler.
+bool mg_is_handled(PyCodeObject* code, int index);
+// The innermost handler for every code unit at once; `handler` is -1 where there is none.
 void mg_handlers(PyCodeObject* code, mg_handler* handlers);
 
 // -1 if the instruction has no line.
@@ -171,9 +176,13 @@ void mg_frame_give_back(PyThreadState* thread, mg_frame* frame, mg_frame* previo
 void mg_frame_finish(PyThreadState* thread, mg_frame* frame);
 // The frame of a generator that is suspended or has not started; NULL otherwise.
 mg_frame* mg_generator_frame(PyObject* generator);
-// For a generator's frame that has yielded instead.
-void mg_generator_suspended(PyObject* generator);
-int mg_set_update(PyObject* set, PyObject* iterable);
+// For a generator's frame that has yielded instead, what another generator gave it if it `delegates`.
+void mg_generator_suspended(PyObject* generator, bool delegates);
+
+// Counts a frame that CPython does not run towards the recursion limit. False: it would be too many; the evaluator
+// raises the error if it is given the frame.
+bool mg_enter_frame(PyThreadState* thread);
+void mg_leave_frame(PyThreadState* thread);
 
 // True when the evaluator must look up: signals, pending calls, a request to drop the GIL, an asynchronous exception
 // (which is left to CPython: only it can clear the flag).
@@ -269,6 +278,13 @@ void* mg_code_data(PyCodeObject* code, Py_ssize_t slot);
 bool mg_set_code_data(PyCodeObject* code, Py_ssize_t slot, void* data);
 // A new reference, or NULL if there is no such attribute. False: error set.
 bool mg_get_attribute(PyObject* object, PyObject* name, PyObject** value);
+// A new reference in `method`, NULL: error set. True if it is a function of the class that takes `object` as `self`.
+bool mg_get_method(PyObject* object, PyObject* name, PyObject** method);
+// As in [*list, *iterable] and {*set, *iterable}. False: error set.
+bool mg_list_extend(PyObject* list, PyObject* iterable);
+bool mg_set_update(PyObject* set, PyObject* iterable);
+// A new reference; NULL: error set.
+PyObject* mg_join_texts(PyObject* const* texts, Py_ssize_t count);
 // How many inline cache entries follow an instruction.
 uint8_t mg_opcode_caches(uint8_t opcode);
 

@@ -3,9 +3,6 @@
 
 #include "internal/pycore_ceval.h"
 #include "internal/pycore_interp.h"
-#if PY_VERSION_HEX >= 0x030d0000
-#include "internal/pycore_setobject.h"
-#endif
 
 PyCodeObject* mg_frame_code(mg_frame* frame) { return code_of(frame); }
 
@@ -70,14 +67,42 @@ mg_frame* mg_generator_frame(PyObject* generator) {
   return PyGen_CheckExact(generator) && owner->gi_frame_state < FRAME_EXECUTING ? frame_in(owner) : NULL;
 }
 
-void mg_generator_suspended(PyObject* generator) {
+void mg_generator_suspended(PyObject* generator, bool delegates) {
   PyGenObject* suspended = (PyGenObject*)generator;
   suspended->gi_frame_state = FRAME_SUSPENDED;
+#if PY_VERSION_HEX >= 0x030d0000
+  if (delegates) suspended->gi_frame_state = FRAME_SUSPENDED_YIELD_FROM;
+#else
+  (void)delegates;
+#endif
 #if EVALUATOR_CLEARS
   PyThreadState_Get()->exc_info = suspended->gi_exc_state.previous_item;
   suspended->gi_exc_state.previous_item = NULL;
+  frame_in(suspended)->previous = NULL;
 #endif
 }
+
+#if PY_VERSION_HEX >= 0x030c0000
+bool mg_enter_frame(PyThreadState* thread) {
+  if (thread->py_recursion_remaining <= 0 || thread->c_recursion_remaining <= 0) return false;
+  --thread->py_recursion_remaining;
+  --thread->c_recursion_remaining;
+  return true;
+}
+
+void mg_leave_frame(PyThreadState* thread) {
+  ++thread->py_recursion_remaining;
+  ++thread->c_recursion_remaining;
+}
+#else
+bool mg_enter_frame(PyThreadState* thread) {
+  if (thread->recursion_remaining <= 0) return false;
+  --thread->recursion_remaining;
+  return true;
+}
+
+void mg_leave_frame(PyThreadState* thread) { ++thread->recursion_remaining; }
+#endif
 
 #if PY_VERSION_HEX >= 0x030d0000
 bool mg_must_break(PyThreadState* thread) {
@@ -101,5 +126,3 @@ int mg_serve_break(PyThreadState* thread) {
   }
   return 0;
 }
-
-int mg_set_update(PyObject* set, PyObject* iterable) { return _PySet_Update(set, iterable); }

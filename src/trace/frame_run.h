@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cpython/cpython.h"
+#include "cpython/operations.h"
 #include "cpython/ref.h"
 #include "trace/watch.h"
 
@@ -17,6 +18,7 @@ enum class Next : uint8_t {
   Raise,     // the same, but its traceback has this frame already
   Leave,     // CPython takes over at this instruction
   Return,    // `result_` is the frame's result
+  Yield,     // the same, and the frame may go on later
   Generator  // CPython runs RETURN_GENERATOR, which ends this call of the frame
 };
 
@@ -54,12 +56,12 @@ class FrameRun {
 
  private:
   Next step();
-  Next step_with_nodes(uint8_t opcode, uint32_t arg);
+  Next step_with_nodes(uint8_t operation, uint32_t arg);
   Next serve_break();
-  Next step_variables(uint8_t opcode, uint32_t arg);
-  Next step_build(uint8_t opcode, uint32_t arg);
-  Next step_flow(uint8_t opcode, uint32_t arg);
-  Next step_rare(uint8_t opcode, uint32_t arg);
+  Next step_variables(uint8_t operation, uint32_t arg);
+  Next step_build(uint8_t operation, uint32_t arg);
+  Next step_flow(uint8_t operation, uint32_t arg);
+  Next step_rare(uint8_t operation, uint32_t arg);
   bool handle_error(bool add_traceback);
   void add_traceback();
 
@@ -96,15 +98,21 @@ class FrameRun {
     if (node != kKnown) set_node(sp_, watch_.provenance.is_known(node) ? kKnown : node);
     ++sp_;
   }
+  // What is called without a `self`.
+  void push_callable(PyObject* owned, NodeId node) {
+    if (!MG_HOLE) push(nullptr);
+    push(owned, node);
+    if (MG_HOLE) push(nullptr);
+  }
   void settle_top(int count);  // negative: all
   void settle_frame();
-  Next compute(Node::Kind kind, uint32_t number, int operands, uint8_t opcode, uint32_t arg);
-  Next build_holder(uint8_t opcode, uint32_t arg, int count, int step, int above);
+  Next compute(Node::Kind kind, uint32_t number, int operands, uint8_t operation, uint32_t arg);
+  Next build_holder(uint8_t operation, uint32_t arg, int count, int step, int above);
   const Node* holder_at(PyObject** slot);
   Next unpack_holder(uint32_t count);
   Next take_from_holder();
-  Next branch_on_node(bool jump_if, int target);
-  void hand_over(PyObject* callable, PyObject** args, size_t total, PyObject* keyword_names);
+  Next branch_on_node(bool jump_if, uint32_t target);
+  void hand_over(PyObject** callable, PyObject** args, size_t total, PyObject* keyword_names);
   // An effect that was noted after `before` others was made, or failed.
   Next made(bool success, size_t before);
   Next store_attribute(PyObject* name);
@@ -116,9 +124,15 @@ class FrameRun {
   }
   Next load_attribute(PyObject* name);
   Next load_method(PyObject* name);
-  Next call(uint32_t arg);
+  Next call(uint32_t arg, PyObject* names, int above);
   Next call_with_tuple(uint32_t arg);
-  Next branch(bool jump_if, int target);
+  Next load_super_attribute(uint32_t arg);
+  // One instruction that stands for two, each with half of the argument.
+  Next two_steps(uint8_t first, uint8_t second, uint32_t arg);
+  Next take_item();
+  Next compare(uint32_t arg);
+  Next take_truth(bool wanted);
+  Next branch(bool jump_if, uint32_t target);
   PyObject* new_iterator(PyObject* iterable);
   py::Ref unpacked(PyObject* sequence);
   bool take_items(PyObject* iterator, Py_ssize_t count, const char* at_least, Py_ssize_t expected,
@@ -132,6 +146,10 @@ class FrameRun {
   Next binary(uint32_t arg);
   Next dict_merge(uint32_t arg);
   Next send(uint32_t arg);
+  Next cleanup_throw();
+  Next forbid_stop_iteration();
+  Next return_top();
+  Next yield(bool delegates);
   Next list_extend(uint32_t arg);
   Next format_value(uint32_t arg);
 

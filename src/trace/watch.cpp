@@ -421,9 +421,8 @@ void Watch::use_identity(PyObject* value, const char* what) {
 }
 
 void Watch::note_tensor_work() {
-  mg_handler handler;
   for (size_t i = 0; i < running.size() && !work_in_handler; ++i)
-    work_in_handler = mg_find_handler(running[i]->code(), running[i]->executing(), &handler);
+    work_in_handler = mg_is_handled(running[i]->code(), running[i]->executing());
 }
 
 void Watch::check_tensors(PyObject* result, const What& what) {

@@ -61,7 +61,7 @@ PyObject* yield_early(PyThreadState* thread, mg_frame* frame, int throwing) {
   Py_CLEAR(*sent);
   mg_frame_give_back(thread, frame, previous, sent);
   mg_frame_resume_before(frame, next);
-  mg_generator_suspended(view.generator);
+  mg_generator_suspended(view.generator, false);
   return PyUnicode_FromString("early");
 }
 

@@ -1,5 +1,4 @@
-// The instructions that build objects, handle exceptions, import, and serve generators, for CPython 3.11.
-#include <opcode.h>
+// The instructions that build objects, handle exceptions, import, and serve generators.
 
 #include <vector>
 
@@ -14,8 +13,7 @@ Next FrameRun::list_extend(uint32_t arg) {
   py::Ref iterable = pop_ref();
   PyObject* list = sp_[-static_cast<int>(arg)];
   watch_.read_iterable(iterable.get());
-  py::Ref none = py::Ref::steal(_PyList_Extend((PyListObject*)list, iterable.get()));
-  if (none) return Next::Go;
+  if (mg_list_extend(list, iterable.get())) return Next::Go;
   if (PyErr_ExceptionMatches(PyExc_TypeError) && !Py_TYPE(iterable.get())->tp_iter &&
       !PySequence_Check(iterable.get())) {
     PyErr_Clear();
@@ -43,17 +41,34 @@ Next FrameRun::dict_merge(uint32_t arg) {
   return Next::Go;
 }
 
+namespace {
+
+// By str, repr or ascii, or as it is.
+PyObject* converted(PyObject* value, uint32_t how) {
+  switch (how) {
+    case 1: return PyObject_Str(value);
+    case 2: return PyObject_Repr(value);
+    case 3: return PyObject_ASCII(value);
+    default: return Py_NewRef(value);
+  }
+}
+
+void set_attribute(PyObject* made, uint32_t which, PyObject* owned) {
+  auto* function = (PyFunctionObject*)made;
+  PyObject*& place = which == 8   ? function->func_closure
+                     : which == 4 ? function->func_annotations
+                     : which == 2 ? function->func_kwdefaults
+                                  : function->func_defaults;
+  place = owned;
+}
+
+}  // namespace
+
 Next FrameRun::format_value(uint32_t arg) {
   PyObject* spec = (arg & 4) ? sp_[-1] : nullptr;
   PyObject* value = spec ? sp_[-2] : sp_[-1];
   watch_.read_printed(value);
-  py::Ref text;
-  switch (arg & 3) {
-    case 0: text = py::Ref::borrow(value); break;
-    case 1: text = py::Ref::steal(PyObject_Str(value)); break;
-    case 2: text = py::Ref::steal(PyObject_Repr(value)); break;
-    case 3: text = py::Ref::steal(PyObject_ASCII(value)); break;
-  }
+  py::Ref text = py::Ref::steal(converted(value, arg & 3));
   if (!text) return Next::Error;
   PyObject* result = PyUnicode_CheckExact(text.get()) && !spec ? text.release() : PyObject_Format(text.get(), spec);
   return replace(spec ? 2 : 1, result);
@@ -61,20 +76,18 @@ Next FrameRun::format_value(uint32_t arg) {
 
 Next FrameRun::make_function(uint32_t flags) {
   py::Ref code = pop_ref();
-  auto* function = (PyFunctionObject*)PyFunction_New(code.get(), view_.globals);
+  PyObject* function = PyFunction_New(code.get(), view_.globals);
   if (!function) return Next::Error;
-  if (flags & 8) function->func_closure = pop();
-  if (flags & 4) function->func_annotations = pop();
-  if (flags & 2) function->func_kwdefaults = pop();
-  if (flags & 1) function->func_defaults = pop();
-  watch_.mark_fresh((PyObject*)function);
-  push((PyObject*)function);
+  for (uint32_t which : {8, 4, 2, 1})
+    if (flags & which) set_attribute(function, which, pop());
+  watch_.mark_fresh(function);
+  push(function);
   return Next::Go;
 }
 
-Next FrameRun::step_build(uint8_t opcode, uint32_t arg) {
-  switch (opcode) {
-    case BUILD_TUPLE: {
+Next FrameRun::step_build(uint8_t operation, uint32_t arg) {
+  switch (operation) {
+    case MG_BUILD_TUPLE: {
       PyObject* tuple = PyTuple_New(arg);
       if (!tuple) return Next::Error;
       for (int i = static_cast<int>(arg) - 1; i >= 0; --i) PyTuple_SET_ITEM(tuple, i, pop());
@@ -82,7 +95,7 @@ Next FrameRun::step_build(uint8_t opcode, uint32_t arg) {
       push(tuple);
       return Next::Go;
     }
-    case BUILD_LIST: {
+    case MG_BUILD_LIST: {
       PyObject* list = PyList_New(arg);
       if (!list) return Next::Error;
       for (int i = static_cast<int>(arg) - 1; i >= 0; --i) PyList_SET_ITEM(list, i, pop());
@@ -90,21 +103,21 @@ Next FrameRun::step_build(uint8_t opcode, uint32_t arg) {
       push(list);
       return Next::Go;
     }
-    case BUILD_SET: {
+    case MG_BUILD_SET: {
       py::Ref set = py::Ref::steal(PySet_New(nullptr));
       for (int i = static_cast<int>(arg); set && i > 0; --i)
         if (read_key(sp_[-i]); PySet_Add(set.get(), sp_[-i]) < 0) return Next::Error;
       if (set) watch_.mark_fresh(set.get());
       return replace(static_cast<int>(arg), set.release());
     }
-    case BUILD_MAP: {
+    case MG_BUILD_MAP: {
       py::Ref map = py::Ref::steal(PyDict_New());
       for (int i = static_cast<int>(arg); map && i > 0; --i)
         if (read_key(sp_[-2 * i]); PyDict_SetItem(map.get(), sp_[-2 * i], sp_[-2 * i + 1]) < 0) return Next::Error;
       if (map) watch_.mark_fresh(map.get());
       return replace(static_cast<int>(2 * arg), map.release());
     }
-    case BUILD_CONST_KEY_MAP: {
+    case MG_BUILD_CONST_KEY_MAP: {
       py::Ref map = py::Ref::steal(PyDict_New());
       PyObject* keys = sp_[-1];
       for (int i = static_cast<int>(arg); map && i > 0; --i)
@@ -112,57 +125,61 @@ Next FrameRun::step_build(uint8_t opcode, uint32_t arg) {
       if (map) watch_.mark_fresh(map.get());
       return replace(static_cast<int>(arg) + 1, map.release());
     }
-    case BUILD_STRING: {
-      py::Ref empty = py::Ref::steal(PyUnicode_New(0, 0));
-      return replace(static_cast<int>(arg), _PyUnicode_JoinArray(empty.get(), sp_ - arg, arg));
+    case MG_BUILD_STRING: {
+      return replace(static_cast<int>(arg), mg_join_texts(sp_ - arg, arg));
     }
-    case BUILD_SLICE: {
+    case MG_BUILD_SLICE: {
       for (int i = 1; i <= static_cast<int>(arg); ++i) watch_.read_operand(sp_[-i]);  // their __index__
       PyObject* step = arg == 3 ? sp_[-1] : nullptr;
       int extra = arg == 3;
       return replace(static_cast<int>(arg), PySlice_New(sp_[-2 - extra], sp_[-1 - extra], step));
     }
-    case FORMAT_VALUE: return format_value(arg);
-    case LIST_TO_TUPLE: {
+    case MG_FORMAT_VALUE: return format_value(arg);
+    case MG_CONVERT_VALUE: watch_.read_printed(sp_[-1]); return replace(1, converted(sp_[-1], arg));
+    case MG_LIST_TO_TUPLE: {
       PyObject* tuple = PyList_AsTuple(sp_[-1]);
       if (tuple) watch_.mark_fresh(tuple);
       return replace(1, tuple);
     }
-    case LIST_EXTEND: return list_extend(arg);
-    case SET_UPDATE: {
+    case MG_LIST_EXTEND: return list_extend(arg);
+    case MG_SET_UPDATE: {
       py::Ref iterable = pop_ref();
       watch_.read_iterable(iterable.get());
       if (watch_.kind_of(Py_TYPE(iterable.get())) != Kind::Iterator)
         watch_.read_deep(iterable.get());  // __eq__, __hash__
       ConsumerScope consumer(watch_);
-      return mg_set_update(sp_[-static_cast<int>(arg)], iterable.get()) < 0 ? Next::Error : Next::Go;
+      return mg_set_update(sp_[-static_cast<int>(arg)], iterable.get()) ? Next::Go : Next::Error;
     }
-    case DICT_UPDATE: {
+    case MG_DICT_UPDATE: {
       if (!PyDict_Check(sp_[-1])) return leave("{**x} with something that is no dict");
       py::Ref from = pop_ref();
       watch_.read_iterable(from.get());
       if (!mg_has_only_text_keys(from.get())) watch_.read_deep(from.get());  // __eq__ and __hash__ of the keys
       return PyDict_Update(sp_[-static_cast<int>(arg)], from.get()) < 0 ? Next::Error : Next::Go;
     }
-    case DICT_MERGE: return dict_merge(arg);
-    case LIST_APPEND: {
+    case MG_DICT_MERGE: return dict_merge(arg);
+    case MG_LIST_APPEND: {
       py::Ref value = pop_ref();
       return PyList_Append(sp_[-static_cast<int>(arg)], value.get()) < 0 ? Next::Error : Next::Go;
     }
-    case SET_ADD: {
+    case MG_SET_ADD: {
       py::Ref value = pop_ref();
       read_key(value.get());
       return PySet_Add(sp_[-static_cast<int>(arg)], value.get()) < 0 ? Next::Error : Next::Go;
     }
-    case MAP_ADD: {
+    case MG_MAP_ADD: {
       py::Ref value = pop_ref(), key = pop_ref();
       read_key(key.get());
       return PyDict_SetItem(sp_[-static_cast<int>(arg)], key.get(), value.get()) < 0 ? Next::Error : Next::Go;
     }
-    case MAKE_FUNCTION: return make_function(arg);
-    case UNPACK_SEQUENCE: return unpack(arg);
-    case UNPACK_EX: return unpack_with_star(arg);
-    default: return step_flow(opcode, arg);
+    case MG_MAKE_FUNCTION: return make_function(arg);
+    case MG_SET_FUNCTION_ATTRIBUTE:
+      std::swap(sp_[-1], sp_[-2]);
+      set_attribute(sp_[-2], arg, pop());
+      return Next::Go;
+    case MG_UNPACK_SEQUENCE: return unpack(arg);
+    case MG_UNPACK_EX: return unpack_with_star(arg);
+    default: return step_flow(operation, arg);
   }
 }
 
@@ -342,13 +359,60 @@ Next FrameRun::send(uint32_t arg) {
     push(result);
     return Next::Go;
   }
-  pc_ += static_cast<int>(arg);
+  pc_ = static_cast<int>(arg);
   return replace(1, result);
 }
 
-Next FrameRun::step_rare(uint8_t opcode, uint32_t arg) {
-  switch (opcode) {
-    case PUSH_EXC_INFO: {
+// An exception leaves the inner generator of `yield from`: StopIteration has its result, others go on.
+Next FrameRun::cleanup_throw() {
+  PyObject* exception = sp_[-1];
+  if (!PyErr_GivenExceptionMatches(exception, PyExc_StopIteration)) {
+    PyErr_Restore(Py_NewRef((PyObject*)Py_TYPE(exception)), Py_NewRef(exception), PyException_GetTraceback(exception));
+    return Next::Raise;
+  }
+  PyObject* value = Py_NewRef(((PyStopIterationObject*)exception)->value);
+  replace(3, Py_NewRef(Py_None));
+  push(value);
+  return Next::Go;
+}
+
+// An exception leaves a generator: StopIteration would look like its end.
+Next FrameRun::forbid_stop_iteration() {
+  PyObject* exception = sp_[-1];
+  if (!PyErr_GivenExceptionMatches(exception, PyExc_StopIteration)) return Next::Go;
+  if (!PyGen_CheckExact(view_.generator)) return leave("coroutines");
+  py::Ref message = py::Ref::steal(PyUnicode_FromString("generator raised StopIteration"));
+  PyObject* error = message ? PyObject_CallOneArg(PyExc_RuntimeError, message.get()) : nullptr;
+  if (!error) return Next::Error;
+  PyException_SetCause(error, Py_NewRef(exception));
+  PyException_SetContext(error, Py_NewRef(exception));
+  watch_.mark_fresh(error);
+  return replace(1, error);
+}
+
+Next FrameRun::return_top() {
+  watch_.handover = {};
+  if (!returns_node_) settle_top(1);
+  watch_.handover.returned = std::exchange(node_at(sp_ - 1), kKnown);
+  result_ = pop();
+  watch_.leave_function(result_);
+  return Next::Return;
+}
+
+Next FrameRun::yield(bool delegates) {
+  if (!view_.generator || !PyGen_CheckExact(view_.generator)) return leave("coroutines");
+  settle_frame();
+  result_ = pop();
+  watch_.leave_function(result_);
+  if (mg_is_handled(view_.code, at_)) watch_.open_generators.push_back(view_.generator);
+  mg_frame_resume_before(frame_, pc_);
+  mg_generator_suspended(view_.generator, delegates);
+  return Next::Yield;
+}
+
+Next FrameRun::step_rare(uint8_t operation, uint32_t arg) {
+  switch (operation) {
+    case MG_PUSH_EXC_INFO: {
       PyObject* exception = sp_[-1];
       _PyErr_StackItem* handled = thread_->exc_info;
       sp_[-1] = handled->exc_value ? handled->exc_value : Py_NewRef(Py_None);
@@ -356,13 +420,13 @@ Next FrameRun::step_rare(uint8_t opcode, uint32_t arg) {
       push(exception);
       return Next::Go;
     }
-    case POP_EXCEPT: {
+    case MG_POP_EXCEPT: {
       PyObject* old = thread_->exc_info->exc_value;
       thread_->exc_info->exc_value = pop();
       Py_XDECREF(old);
       return Next::Go;
     }
-    case CHECK_EXC_MATCH: {
+    case MG_CHECK_EXC_MATCH: {
       PyObject* type = sp_[-1];
       bool valid = PyExceptionClass_Check(type);
       if (PyTuple_Check(type)) {
@@ -374,62 +438,55 @@ Next FrameRun::step_rare(uint8_t opcode, uint32_t arg) {
       int matches = PyErr_GivenExceptionMatches(sp_[-2], type);
       return replace(1, Py_NewRef(matches ? Py_True : Py_False));
     }
-    case RERAISE: {
+    case MG_RERAISE: {
       if (arg) *view_.executing = view_.first_code_unit + PyLong_AsLong(sp_[-static_cast<int>(arg) - 1]);
       PyObject* value = pop();
       PyErr_Restore(Py_NewRef((PyObject*)Py_TYPE(value)), value, PyException_GetTraceback(value));
       return Next::Raise;
     }
-    case RAISE_VARARGS: return raise(arg);
-    case LOAD_ASSERTION_ERROR: push(Py_NewRef(PyExc_AssertionError)); return Next::Go;
-    case BEFORE_WITH: return before_with();
-    case WITH_EXCEPT_START: {
+    case MG_RAISE_VARARGS: return raise(arg);
+    case MG_LOAD_ASSERTION_ERROR: push(Py_NewRef(PyExc_AssertionError)); return Next::Go;
+    case MG_BEFORE_WITH: return before_with();
+    case MG_WITH_EXCEPT_START: {
       PyObject *exit = sp_[-4], *value = sp_[-1];
       py::Ref traceback = py::Ref::steal(PyException_GetTraceback(value));
       PyObject* args[] = {(PyObject*)Py_TYPE(value), value, traceback ? traceback.get() : Py_None};
       return push_result(watch_.call(exit, args, 3, nullptr));
     }
-    case IMPORT_NAME: return import(names_[arg]);
-    case IMPORT_FROM: {
+    case MG_IMPORT_NAME: return import(names_[arg]);
+    case MG_IMPORT_FROM: {
       PyObject *module = sp_[-1], *value = nullptr;
       if (!PyModule_Check(module)) return leave("an import from something that is no module");
       watch_.read_attribute(module, names_[arg]);
-      if (_PyObject_LookupAttr(module, names_[arg], &value) < 0) return Next::Error;
+      if (!mg_get_attribute(module, names_[arg], &value)) return Next::Error;
       if (!value) return leave("the import of a name that the module does not have");
       watch_.finish_attribute(module, names_[arg], value);
       push(value);
       return Next::Go;
     }
-    case GET_YIELD_FROM_ITER: {
+    case MG_GET_YIELD_FROM_ITER: {
       PyObject* iterable = sp_[-1];
       if (PyCoro_CheckExact(iterable)) return leave("coroutines");
       if (PyGen_CheckExact(iterable)) return Next::Go;
       watch_.read_iterable(iterable);
       return replace(1, new_iterator(iterable));
     }
-    case SEND: return send(arg);
-    case SWAP: std::swap(sp_[-1], sp_[-static_cast<int>(arg)]); return Next::Go;
-    case COPY: push(Py_XNewRef(sp_[-static_cast<int>(arg)])); return Next::Go;
-    case POP_TOP: Py_DECREF(pop()); return Next::Go;
-    case PUSH_NULL: push(nullptr); return Next::Go;
-    case RETURN_GENERATOR: return Next::Generator;
-    case RETURN_VALUE:
-      watch_.handover = {};
-      if (!returns_node_) settle_top(1);
-      watch_.handover.returned = std::exchange(node_at(sp_ - 1), kKnown);
-      result_ = pop();
-      watch_.leave_function(result_);
-      return Next::Return;
-    case YIELD_VALUE:
-      if (!view_.generator || !PyGen_CheckExact(view_.generator)) return leave("coroutines");
-      settle_frame();
-      result_ = pop();
-      watch_.leave_function(result_);
-      if (mg_handler handler; mg_find_handler(view_.code, at_, &handler))
-        watch_.open_generators.push_back(view_.generator);
-      mg_generator_suspended(view_.generator);
-      return Next::Return;
-    default: return leave(("bytecode instruction " + std::to_string(opcode)).c_str());
+    case MG_SEND: return send(arg);
+    case MG_END_SEND: {
+      py::Ref value = pop_ref();
+      return replace(1, value.release());
+    }
+    case MG_CLEANUP_THROW: return cleanup_throw();
+    case MG_STOP_ITERATION_ERROR: return forbid_stop_iteration();
+    case MG_SWAP: std::swap(sp_[-1], sp_[-static_cast<int>(arg)]); return Next::Go;
+    case MG_COPY: push(Py_XNewRef(sp_[-static_cast<int>(arg)])); return Next::Go;
+    case MG_POP_TOP: Py_DECREF(pop()); return Next::Go;
+    case MG_PUSH_NULL: push(nullptr); return Next::Go;
+    case MG_RETURN_GENERATOR: return Next::Generator;
+    case MG_RETURN_CONST: push(Py_NewRef(constants_[arg])); return return_top();
+    case MG_RETURN_VALUE: return return_top();
+    case MG_YIELD_VALUE: return yield(arg != 0);
+    default: return leave(("bytecode instruction " + std::to_string(code_[at_].opcode)).c_str());
   }
 }
 

@@ -1,6 +1,5 @@
-// Instructions on values that are only carried along, for CPython 3.11: the few that know of nodes. All others get
+// Instructions on values that are only carried along: the few that know of nodes. All others get
 // values that are settled.
-#include <opcode.h>
 
 #include "program/operators.h"
 #include "trace/call_table.h"
@@ -11,42 +10,44 @@ namespace magneto::trace {
 namespace {
 
 // How many values an instruction looks at that knows nothing of nodes; -1: perhaps all.
-int operand_count(uint8_t opcode, uint32_t arg) {
+int operand_count(uint8_t operation, uint32_t arg) {
   int count = static_cast<int>(arg);
-  switch (opcode) {
-    case LOAD_CONST:
-    case LOAD_CLOSURE:
-    case LOAD_ASSERTION_ERROR:
-    case PUSH_NULL:
-    case KW_NAMES:
-    case JUMP_FORWARD:
-    case JUMP_BACKWARD:
-    case JUMP_BACKWARD_NO_INTERRUPT:
-    case MAKE_CELL:
-    case COPY_FREE_VARS:
-    case IMPORT_FROM: return 0;
-    case LOAD_ATTR:
-    case LOAD_METHOD:
-    case GET_ITER:
-    case FOR_ITER:
-    case UNPACK_EX:
-    case LIST_APPEND:
-    case SET_ADD:
-    case LIST_EXTEND:
-    case SET_UPDATE:
-    case DICT_UPDATE:
-    case DICT_MERGE:
-    case LIST_TO_TUPLE: return 1;
-    case DELETE_SUBSCR:
-    case CONTAINS_OP:
-    case IS_OP:
-    case MAP_ADD:
-    case IMPORT_NAME: return 2;
-    case FORMAT_VALUE: return arg & 4 ? 2 : 1;
-    case BUILD_SET:
-    case BUILD_STRING:
-    case BUILD_SLICE: return count;
-    case CALL_FUNCTION_EX: return 3 + (count & 1);
+  switch (operation) {
+    case MG_LOAD_CONST:
+    case MG_LOAD_ASSERTION_ERROR:
+    case MG_PUSH_NULL:
+    case MG_KW_NAMES:
+    case MG_JUMP:
+    case MG_LOOP:
+    case MG_MAKE_CELL:
+    case MG_COPY_FREE_VARS:
+    case MG_IMPORT_FROM: return 0;
+    case MG_LOAD_ATTR:
+    case MG_LOAD_METHOD:
+    case MG_GET_ITER:
+    case MG_FOR_ITER:
+    case MG_UNPACK_EX:
+    case MG_LIST_APPEND:
+    case MG_SET_ADD:
+    case MG_LIST_EXTEND:
+    case MG_SET_UPDATE:
+    case MG_DICT_UPDATE:
+    case MG_DICT_MERGE:
+    case MG_CONVERT_VALUE:
+    case MG_LIST_TO_TUPLE: return 1;
+    case MG_DELETE_SUBSCR:
+    case MG_CONTAINS_OP:
+    case MG_IS_OP:
+    case MG_MAP_ADD:
+    case MG_SET_FUNCTION_ATTRIBUTE:
+    case MG_IMPORT_NAME: return 2;
+    case MG_LOAD_SUPER_ATTR:
+    case MG_BINARY_SLICE: return 3;
+    case MG_FORMAT_VALUE: return arg & 4 ? 2 : 1;
+    case MG_BUILD_SET:
+    case MG_BUILD_STRING:
+    case MG_BUILD_SLICE: return count;
+    case MG_CALL_FUNCTION_EX: return 3 + (count & 1);
     default: return -1;
   }
 }
@@ -82,12 +83,13 @@ void FrameRun::take_nodes() {
   for (auto [local, node] : handed.nodes) nodes_[static_cast<size_t>(local)] = node;
 }
 
-void FrameRun::hand_over(PyObject* callable, PyObject** args, size_t total, PyObject* keyword_names) {
+void FrameRun::hand_over(PyObject** called, PyObject** args, size_t total, PyObject* keyword_names) {
+  PyObject* callable = *called;
   watch_.handover = {};
   watch_.handover.expect(callable);
   if (!stack_nodes_) return;
-  watch_.settle(node_at(args - 1));  // what is called
-  set_node(args - 1, kKnown);
+  watch_.settle(node_at(called));
+  set_node(called, kKnown);
   PyObject* function = watch_.handover.function;
   bool is_bound = function && function != callable;  // to an argument before the first
   auto* code = function ? (PyCodeObject*)((PyFunctionObject*)function)->func_code : nullptr;
@@ -152,12 +154,12 @@ Next FrameRun::store_item() {
 }
 
 // Arithmetic on numbers is done again by the program; anything else needs to know its operands.
-Next FrameRun::compute(Node::Kind kind, uint32_t number, int operands, uint8_t opcode, uint32_t arg) {
+Next FrameRun::compute(Node::Kind kind, uint32_t number, int operands, uint8_t operation, uint32_t arg) {
   Value left = value_at(sp_ - operands), right = operands == 2 ? value_at(sp_ - 1) : Value{nullptr};
   bool is_carried = left.node != kKnown || right.node != kKnown;
   if (!is_carried || !is_number(left.object) || (right.object && !is_number(right.object))) {
     settle_top(operands);
-    return step_variables(opcode, arg);
+    return step_variables(operation, arg);
   }
   py::Ref result = py::Ref::steal(kind == Node::Kind::Compare
                                       ? PyObject_RichCompare(left.object, right.object, static_cast<int>(number))
@@ -173,7 +175,7 @@ Next FrameRun::compute(Node::Kind kind, uint32_t number, int operands, uint8_t o
   return next;
 }
 
-Next FrameRun::branch_on_node(bool jump_if, int target) {
+Next FrameRun::branch_on_node(bool jump_if, uint32_t target) {
   NodeId node = node_at(sp_ - 1);
   if (node != kKnown && is_number(sp_[-1])) {
     watch_.provenance[node].typed = true;
@@ -185,7 +187,7 @@ Next FrameRun::branch_on_node(bool jump_if, int target) {
 }
 
 // `step` is 2 for keys and values, where only the values may be carried along.
-Next FrameRun::build_holder(uint8_t opcode, uint32_t arg, int count, int step, int above) {
+Next FrameRun::build_holder(uint8_t operation, uint32_t arg, int count, int step, int above) {
   std::vector<NodeId> items;
   bool any = false;
   for (int i = count; i > 0; --i) {
@@ -198,7 +200,7 @@ Next FrameRun::build_holder(uint8_t opcode, uint32_t arg, int count, int step, i
     if (!is_key) items.push_back(node);
     set_node(slot, kKnown);
   }
-  Next next = step_variables(opcode, arg);
+  Next next = step_variables(operation, arg);
   // Of equal keys only the last counts.
   bool complete = next == Next::Go && (!PyDict_Check(sp_[-1]) || PyDict_GET_SIZE(sp_[-1]) == (Py_ssize_t)items.size());
   if (any && complete)
@@ -239,63 +241,68 @@ Next FrameRun::take_from_holder() {
     watch_.settle(node_at(sp_ - 2));
   set_node(sp_ - 1, kKnown);
   set_node(sp_ - 2, kKnown);
-  Next next = step_variables(BINARY_SUBSCR, 0);
+  Next next = take_item();
   if (next == Next::Go && !watch_.provenance.is_known(node)) set_node(sp_ - 1, node);
   return next;
 }
 
-Next FrameRun::step_with_nodes(uint8_t opcode, uint32_t arg) {
+Next FrameRun::step_with_nodes(uint8_t operation, uint32_t arg) {
   int offset = static_cast<int>(arg);
-  switch (opcode) {
-    case LOAD_FAST:
-    case STORE_FAST:
-    case DELETE_FAST:
-    case LOAD_GLOBAL:
-    case LOAD_DEREF:
-    case STORE_GLOBAL:
-    case STORE_DEREF:
-    case CALL:
-    case RETURN_VALUE: break;  // these know of nodes
-    case POP_TOP: set_node(sp_ - 1, kKnown); break;
-    case COPY: push(Py_XNewRef(sp_[-offset]), node_at(sp_ - offset)); return Next::Go;
-    case SWAP: {
+  switch (operation) {
+    case MG_LOAD_FAST:
+    case MG_STORE_FAST:
+    case MG_DELETE_FAST:
+    case MG_LOAD_GLOBAL:
+    case MG_LOAD_DEREF:
+    case MG_STORE_GLOBAL:
+    case MG_STORE_DEREF:
+    case MG_LOAD_FAST_AND_CLEAR:
+    case MG_LOAD_FAST_LOAD_FAST:
+    case MG_STORE_FAST_LOAD_FAST:
+    case MG_STORE_FAST_STORE_FAST:
+    case MG_CALL:
+    case MG_CALL_KW:
+    case MG_RETURN_VALUE: break;  // these know of nodes
+    case MG_POP_TOP: set_node(sp_ - 1, kKnown); break;
+    case MG_COPY: push(Py_XNewRef(sp_[-offset]), node_at(sp_ - offset)); return Next::Go;
+    case MG_SWAP: {
       NodeId top = node_at(sp_ - 1), other = node_at(sp_ - offset);
       set_node(sp_ - 1, other);
       set_node(sp_ - offset, top);
       break;
     }
-    case STORE_ATTR:
+    case MG_STORE_ATTR:
       watch_.settle(node_at(sp_ - 1));
       set_node(sp_ - 1, kKnown);
       break;
-    case STORE_SUBSCR: settle_top(2); break;
-    case BUILD_TUPLE:
-    case BUILD_LIST: return build_holder(opcode, arg, offset, 1, 0);
-    case BUILD_MAP: return build_holder(opcode, arg, 2 * offset, 2, 0);
-    case BUILD_CONST_KEY_MAP: return build_holder(opcode, arg, offset, 1, 1);
-    case UNPACK_SEQUENCE: return unpack_holder(arg);
-    case BINARY_SUBSCR: return take_from_holder();
-    case BINARY_OP: return compute(Node::Kind::Binary, arg, 2, opcode, arg);
-    case COMPARE_OP: return compute(Node::Kind::Compare, arg, 2, opcode, arg);
-    case UNARY_NEGATIVE: return compute(Node::Kind::Unary, program::kNegative, 1, opcode, arg);
-    case UNARY_POSITIVE: return compute(Node::Kind::Unary, program::kPositive, 1, opcode, arg);
-    case UNARY_INVERT: return compute(Node::Kind::Unary, program::kInvert, 1, opcode, arg);
-    case UNARY_NOT: return compute(Node::Kind::Unary, program::kNot, 1, opcode, arg);
-    case POP_JUMP_FORWARD_IF_FALSE: return branch_on_node(false, pc_ + offset);
-    case POP_JUMP_FORWARD_IF_TRUE: return branch_on_node(true, pc_ + offset);
-    case POP_JUMP_BACKWARD_IF_FALSE: return branch_on_node(false, pc_ - offset);
-    case POP_JUMP_BACKWARD_IF_TRUE: return branch_on_node(true, pc_ - offset);
-    case POP_JUMP_FORWARD_IF_NONE:
-    case POP_JUMP_BACKWARD_IF_NONE:
-    case POP_JUMP_FORWARD_IF_NOT_NONE:
-    case POP_JUMP_BACKWARD_IF_NOT_NONE:
+    case MG_STORE_SUBSCR: settle_top(2); break;
+    case MG_BUILD_TUPLE:
+    case MG_BUILD_LIST: return build_holder(operation, arg, offset, 1, 0);
+    case MG_BUILD_MAP: return build_holder(operation, arg, 2 * offset, 2, 0);
+    case MG_BUILD_CONST_KEY_MAP: return build_holder(operation, arg, offset, 1, 1);
+    case MG_UNPACK_SEQUENCE: return unpack_holder(arg);
+    case MG_BINARY_SUBSCR: return take_from_holder();
+    case MG_BINARY_OP: return compute(Node::Kind::Binary, arg, 2, operation, arg);
+    case MG_COMPARE_OP: return compute(Node::Kind::Compare, arg & ~MG_AS_BOOL, 2, operation, arg);
+    case MG_UNARY_NEGATIVE: return compute(Node::Kind::Unary, program::kNegative, 1, operation, arg);
+    case MG_UNARY_POSITIVE: return compute(Node::Kind::Unary, program::kPositive, 1, operation, arg);
+    case MG_UNARY_INVERT: return compute(Node::Kind::Unary, program::kInvert, 1, operation, arg);
+    case MG_UNARY_NOT: return compute(Node::Kind::Unary, program::kNot, 1, operation, arg);
+    case MG_TO_BOOL:
+      if (arg && is_number(sp_[-1])) return Next::Go;  // what follows asks it itself
+      settle_top(1);
+      break;
+    case MG_POP_JUMP_IF_FALSE: return branch_on_node(false, arg);
+    case MG_POP_JUMP_IF_TRUE: return branch_on_node(true, arg);
+    case MG_POP_JUMP_IF_NONE:
+    case MG_POP_JUMP_IF_NOT_NONE:
       if (NodeId node = node_at(sp_ - 1); node != kKnown)
         watch_.provenance[node].typed = true;  // a number, so not None
       set_node(sp_ - 1, kKnown);
       break;
-    default: settle_top(operand_count(opcode, arg));
+    default: settle_top(operand_count(operation, arg));
   }
-  return step_variables(opcode, arg);
+  return step_variables(operation, arg);
 }
 
 }  // namespace magneto::trace

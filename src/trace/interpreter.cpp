@@ -1,11 +1,10 @@
-// The bytecode interpreter for CPython 3.11: runs a real frame, instruction by instruction, and tells the watch.
+// The bytecode interpreter: runs a real frame, instruction by instruction, and tells the watch.
 //
 // Its results are CPython's by construction: each instruction does what the evaluator does, on the frame's own locals
 // and stack. Whatever it does not know it leaves to CPython *before* having done anything: the frame is handed over at
 // that instruction and the watch gives up.
 #include <Python.h>
 #include <frameobject.h>
-#include <opcode.h>
 
 #include <optional>
 #include <vector>
@@ -40,29 +39,47 @@ Next FrameRun::load_method(PyObject* name) {
   PyObject* object = sp_[-1];
   watch_.read_attribute(object, name);
   PyObject* method = nullptr;
-  int unbound = _PyObject_GetMethod(object, name, &method);
+  bool unbound = mg_get_method(object, name, &method);
   if (!method) return Next::Error;
   if (unbound) {
     sp_[-1] = method;
     push(object);
   } else {
     watch_.finish_attribute(object, name, method);
-    sp_[-1] = nullptr;
-    push(method);
-    Py_DECREF(object);
+    Py_DECREF(pop());
+    push_callable(method, kKnown);
   }
   return Next::Go;
 }
 
-Next FrameRun::step_variables(uint8_t opcode, uint32_t arg) {
-  switch (opcode) {
-    case LOAD_FAST: {
+// super().name and super(cls, self).name in one instruction.
+Next FrameRun::load_super_attribute(uint32_t arg) {
+  PyObject* args[] = {sp_[-2], sp_[-1]};
+  Next next = replace(3, watch_.call(sp_[-3], args, arg & 2, nullptr));
+  if (next != Next::Go) return next;
+  return arg & 1 ? load_method(names_[arg >> 2]) : load_attribute(names_[arg >> 2]);
+}
+
+Next FrameRun::two_steps(uint8_t first, uint8_t second, uint32_t arg) {
+  Next next = step_variables(first, arg >> 4);
+  return next == Next::Go ? step_variables(second, arg & 15) : next;
+}
+
+Next FrameRun::step_variables(uint8_t operation, uint32_t arg) {
+  switch (operation) {
+    case MG_LOAD_FAST: {
       PyObject* value = locals_[arg];
       if (!value) return leave("a read of an unbound local variable");
       push(Py_NewRef(value), nodes_[arg]);
       return Next::Go;
     }
-    case STORE_FAST: {
+    case MG_LOAD_FAST_AND_CLEAR:
+      push(std::exchange(locals_[arg], nullptr), std::exchange(nodes_[arg], kKnown));
+      return Next::Go;
+    case MG_LOAD_FAST_LOAD_FAST: return two_steps(MG_LOAD_FAST, MG_LOAD_FAST, arg);
+    case MG_STORE_FAST_LOAD_FAST: return two_steps(MG_STORE_FAST, MG_LOAD_FAST, arg);
+    case MG_STORE_FAST_STORE_FAST: return two_steps(MG_STORE_FAST, MG_STORE_FAST, arg);
+    case MG_STORE_FAST: {
       PyObject* old = locals_[arg];
       locals_[arg] = pop();
       nodes_[arg] = node_at(sp_);
@@ -70,7 +87,7 @@ Next FrameRun::step_variables(uint8_t opcode, uint32_t arg) {
       Py_XDECREF(old);
       return Next::Go;
     }
-    case DELETE_FAST: {
+    case MG_DELETE_FAST: {
       PyObject* old = locals_[arg];
       if (!old) return leave("the deletion of an unbound local variable");
       locals_[arg] = nullptr;
@@ -78,35 +95,38 @@ Next FrameRun::step_variables(uint8_t opcode, uint32_t arg) {
       Py_DECREF(old);
       return Next::Go;
     }
-    case LOAD_CONST: push(Py_NewRef(constants_[arg])); return Next::Go;
-    case LOAD_GLOBAL: {
+    case MG_LOAD_CONST: push(Py_NewRef(constants_[arg])); return Next::Go;
+    case MG_LOAD_GLOBAL: {
       PyObject* name = names_[arg >> 1];
       if (!PyDict_CheckExact(view_.globals) || !PyDict_CheckExact(view_.builtins)) return leave("unusual globals");
       PyObject* value = PyDict_GetItemWithError(view_.globals, name);
       if (!value && !PyErr_Occurred()) value = PyDict_GetItemWithError(view_.builtins, name);
       NodeId node = watch_.look_up_global(view_.globals, view_.builtins, name);
       if (!value) return leave("a read of an undefined global variable");
-      if (arg & 1) push(nullptr);
-      push(Py_NewRef(value), node);
+      if (arg & 1)
+        push_callable(Py_NewRef(value), node);
+      else
+        push(Py_NewRef(value), node);
       return Next::Go;
     }
-    case STORE_GLOBAL: {
+    case MG_STORE_GLOBAL: {
       Value stored = value_at(sp_ - 1);
       watch_.write_global(view_.globals, names_[arg], stored);
       set_node(sp_ - 1, kKnown);
       py::Ref value = pop_ref();
       return PyDict_SetItem(view_.globals, names_[arg], value.get()) < 0 ? Next::Error : Next::Go;
     }
-    case LOAD_ATTR: return load_attribute(names_[arg]);
-    case LOAD_METHOD: return load_method(names_[arg]);
-    case STORE_ATTR: return store_attribute(names_[arg]);
-    case DELETE_ATTR: {
+    case MG_LOAD_ATTR: return load_attribute(names_[arg]);
+    case MG_LOAD_METHOD: return load_method(names_[arg]);
+    case MG_LOAD_SUPER_ATTR: return load_super_attribute(arg);
+    case MG_STORE_ATTR: return store_attribute(names_[arg]);
+    case MG_DELETE_ATTR: {
       py::Ref object = pop_ref();
       size_t before = watch_.effects.size();
       watch_.write_attribute(object.get(), names_[arg], {nullptr});
       return made(PyObject_SetAttr(object.get(), names_[arg], nullptr) == 0, before);
     }
-    case MAKE_CELL: {
+    case MG_MAKE_CELL: {
       PyObject* cell = PyCell_New(locals_[arg]);
       if (!cell) return Next::Error;
       watch_.mark_fresh(cell);
@@ -115,14 +135,13 @@ Next FrameRun::step_variables(uint8_t opcode, uint32_t arg) {
       locals_[arg] = cell;
       return Next::Go;
     }
-    case COPY_FREE_VARS: {
+    case MG_COPY_FREE_VARS: {
       PyObject* closure = view_.function->func_closure;
-      int first = view_.code->co_nlocals + view_.code->co_nplaincellvars;
+      int first = view_.code->co_nlocalsplus - static_cast<int>(arg);
       for (uint32_t i = 0; i < arg; ++i) locals_[first + i] = Py_NewRef(PyTuple_GET_ITEM(closure, i));
       return Next::Go;
     }
-    case LOAD_CLOSURE: push(Py_NewRef(locals_[arg]), nodes_[arg]); return Next::Go;
-    case LOAD_DEREF: {
+    case MG_LOAD_DEREF: {
       PyObject* value = PyCell_GET(locals_[arg]);
       if (!value) return leave("a read of an unbound variable");
       watch_.settle(nodes_[arg]);
@@ -130,7 +149,7 @@ Next FrameRun::step_variables(uint8_t opcode, uint32_t arg) {
       push(Py_NewRef(value), node);
       return Next::Go;
     }
-    case STORE_DEREF: {
+    case MG_STORE_DEREF: {
       watch_.settle(nodes_[arg]);
       watch_.write_cell(locals_[arg], value_at(sp_ - 1));
       set_node(sp_ - 1, kKnown);
@@ -139,7 +158,7 @@ Next FrameRun::step_variables(uint8_t opcode, uint32_t arg) {
       Py_XDECREF(old);
       return Next::Go;
     }
-    case DELETE_DEREF: {
+    case MG_DELETE_DEREF: {
       PyObject* old = PyCell_GET(locals_[arg]);
       if (!old) return leave("the deletion of an unbound variable");
       watch_.settle(nodes_[arg]);
@@ -148,7 +167,7 @@ Next FrameRun::step_variables(uint8_t opcode, uint32_t arg) {
       Py_DECREF(old);
       return Next::Go;
     }
-    default: return step_build(opcode, arg);
+    default: return step_build(operation, arg);
   }
 }
 
@@ -159,7 +178,7 @@ Next FrameRun::binary(uint32_t arg) {
   watch_.read_operand(left);
   watch_.read_operand(right);
   if (PyUnicode_Check(left)) watch_.read_printed(right);  // "%s" % right
-  bool in_place = arg >= NB_INPLACE_ADD;
+  bool in_place = arg >= program::kFirstInPlace;
   if (in_place && watch_.alive() && !watch_.is_tensor(left)) {
     Kind kind = watch_.kind_of(Py_TYPE(left));
     if (kind == Kind::List || kind == Kind::Dict || kind == Kind::Set || kind == Kind::Iterator)
@@ -175,17 +194,19 @@ Next FrameRun::binary(uint32_t arg) {
   return replace(2, result);
 }
 
-Next FrameRun::call(uint32_t arg) {
-  bool is_method = sp_[-static_cast<int>(arg) - 2] != nullptr;
+// `above`: how much lies on the stack above the arguments.
+Next FrameRun::call(uint32_t arg, PyObject* names, int above) {
+  PyObject** base = sp_ - above - arg - 2;
+  bool is_method = base[MG_HOLE] != nullptr;
+  PyObject** callable = is_method || MG_HOLE ? base : base + 1;
+  PyObject** args = base + 2 - is_method;
   size_t total = arg + is_method;
-  PyObject** args = sp_ - total;
-  PyObject* names = std::exchange(keyword_names_, nullptr);
   size_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
-  hand_over(args[-1], args, total, names);
-  PyObject* result = watch_.call_here(args[-1], args, total - keywords, names);
+  hand_over(callable, args, total, names);
+  PyObject* result = watch_.call_here(*callable, args, total - keywords, names);
   NodeId node = std::exchange(watch_.handover, {}).returned;
   for (size_t i = 0; result && stack_nodes_ && i < total; ++i) set_node(args + i, kKnown);
-  Next next = replace(static_cast<int>(arg) + 2, result);
+  Next next = replace(static_cast<int>(arg) + 2 + above, result);
   if (next != Next::Go) return next;
   if (node != kKnown) set_node(sp_ - 1, node);
   return serve_break();
@@ -194,6 +215,7 @@ Next FrameRun::call(uint32_t arg) {
 Next FrameRun::call_with_tuple(uint32_t arg) {
   PyObject* keywords = (arg & 1) ? sp_[-1] : nullptr;
   PyObject** at = sp_ - 1 - (arg & 1);
+  PyObject* callable = at[-1 - MG_HOLE];
   if (keywords && !PyDict_CheckExact(keywords)) return leave("** with something that is no dict");
   if (!PyTuple_CheckExact(at[0]) && !PyList_CheckExact(at[0]) && !Py_TYPE(at[0])->tp_iter)
     return leave("* with something that cannot be iterated");
@@ -219,9 +241,9 @@ Next FrameRun::call_with_tuple(uint32_t arg) {
     }
   }
   watch_.handover = {};
-  watch_.handover.expect(at[-1]);
+  watch_.handover.expect(callable);
   PyObject* result =
-      watch_.call(at[-1], values.data(), static_cast<size_t>(PyTuple_GET_SIZE(positional.get())), names.get());
+      watch_.call(callable, values.data(), static_cast<size_t>(PyTuple_GET_SIZE(positional.get())), names.get());
   NodeId node = std::exchange(watch_.handover, {}).returned;
   Next next = replace(3 + static_cast<int>(arg & 1), result);
   if (next != Next::Go) return next;
@@ -229,64 +251,79 @@ Next FrameRun::call_with_tuple(uint32_t arg) {
   return serve_break();
 }
 
-Next FrameRun::branch(bool jump_if, int target) {
+Next FrameRun::branch(bool jump_if, uint32_t target) {
   py::Ref condition = pop_ref();
   watch_.read_truth(condition.get());
   int truth = PyObject_IsTrue(condition.get());
   if (truth < 0) return Next::Error;
-  if (truth == static_cast<int>(jump_if)) pc_ = target;
+  if (truth == static_cast<int>(jump_if)) pc_ = static_cast<int>(target);
   return Next::Go;
 }
 
-Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
-  int offset = static_cast<int>(arg);
-  switch (opcode) {
-    case CALL: return call(arg);
-    case KW_NAMES: keyword_names_ = constants_[arg]; return Next::Go;
-    case CALL_FUNCTION_EX: return call_with_tuple(arg);
-    case BINARY_OP: return binary(arg);
-    case BINARY_SUBSCR: {
-      PyObject *object = sp_[-2], *key = sp_[-1];
-      NodeId node = kKnown;
-      if (watch_.is_dict(object))
-        node = watch_.look_up_key(object, key);
-      else if (PyList_CheckExact(object) || PyTuple_CheckExact(object))
-        watch_.read_contents(object);  // looks into none of the items
-      else
-        watch_.read_operand(object);
-      watch_.read_operand(key);
-      if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) watch_.guards.read_specials(Py_TYPE(object));
-      if (PyType_Check(object)) watch_.use_specials((PyTypeObject*)object);  // __class_getitem__
-      PyObject* result = PyObject_GetItem(object, key);
-      if (result && watch_.is_tensor(object))
-        watch_.check_tensors(result, "indexing a tensor");
-      else if (result && PyList_CheckExact(result) && Py_REFCNT(result) == 1)
-        watch_.mark_fresh(result);
-      Next next = replace(2, result);
-      if (next == Next::Go) set_node(sp_ - 1, watch_.carried(node, result));
-      return next;
-    }
-    case STORE_SUBSCR: return store_item();
-    case DELETE_SUBSCR: {
+// The truth of the top takes its place, or its opposite.
+Next FrameRun::take_truth(bool wanted) {
+  watch_.read_truth(sp_[-1]);
+  int truth = PyObject_IsTrue(sp_[-1]);
+  return truth < 0 ? Next::Error : replace(1, Py_NewRef(truth == static_cast<int>(wanted) ? Py_True : Py_False));
+}
+
+Next FrameRun::compare(uint32_t arg) {
+  watch_.read_operand(sp_[-2]);
+  watch_.read_operand(sp_[-1]);
+  PyObject* result = PyObject_RichCompare(sp_[-2], sp_[-1], static_cast<int>(arg & ~MG_AS_BOOL));
+  if (result && watch_.is_tensor(result)) watch_.check_tensors(result, "a comparison");
+  Next next = replace(2, result);
+  return next == Next::Go && arg & MG_AS_BOOL && !PyBool_Check(result) ? take_truth(true) : next;
+}
+
+Next FrameRun::take_item() {
+  PyObject *object = sp_[-2], *key = sp_[-1];
+  NodeId node = kKnown;
+  if (watch_.is_dict(object))
+    node = watch_.look_up_key(object, key);
+  else if (PyList_CheckExact(object) || PyTuple_CheckExact(object))
+    watch_.read_contents(object);  // looks into none of the items
+  else
+    watch_.read_operand(object);
+  watch_.read_operand(key);
+  if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) watch_.guards.read_specials(Py_TYPE(object));
+  if (PyType_Check(object)) watch_.use_specials((PyTypeObject*)object);  // __class_getitem__
+  PyObject* result = PyObject_GetItem(object, key);
+  if (result && watch_.is_tensor(object))
+    watch_.check_tensors(result, "indexing a tensor");
+  else if (result && PyList_CheckExact(result) && Py_REFCNT(result) == 1)
+    watch_.mark_fresh(result);
+  Next next = replace(2, result);
+  if (next == Next::Go) set_node(sp_ - 1, watch_.carried(node, result));
+  return next;
+}
+
+Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
+  int target = static_cast<int>(arg);
+  switch (operation) {
+    case MG_CALL: return call(arg, std::exchange(keyword_names_, nullptr), 0);
+    case MG_KW_NAMES: keyword_names_ = constants_[arg]; return Next::Go;
+    case MG_CALL_KW: return call(arg, sp_[-1], 1);
+    case MG_CALL_FUNCTION_EX: return call_with_tuple(arg);
+    case MG_BINARY_OP: return binary(arg);
+    case MG_BINARY_SUBSCR: return take_item();
+    case MG_BINARY_SLICE: step_build(MG_BUILD_SLICE, 2); return take_item();
+    case MG_STORE_SUBSCR: return store_item();
+    case MG_STORE_SLICE: step_build(MG_BUILD_SLICE, 2); return store_item();
+    case MG_DELETE_SUBSCR: {
       py::Ref key = pop_ref(), object = pop_ref();
       watch_.read_operand(key.get());
       size_t before = watch_.effects.size();
       watch_.write_item(object.get(), key.get(), {nullptr});
       return made(PyObject_DelItem(object.get(), key.get()) == 0, before);
     }
-    case COMPARE_OP: {
-      watch_.read_operand(sp_[-2]);
-      watch_.read_operand(sp_[-1]);
-      PyObject* result = PyObject_RichCompare(sp_[-2], sp_[-1], static_cast<int>(arg));
-      if (result && watch_.is_tensor(result)) watch_.check_tensors(result, "a comparison");
-      return replace(2, result);
-    }
-    case IS_OP: {
+    case MG_COMPARE_OP: return compare(arg);
+    case MG_IS_OP: {
       bool same = sp_[-2] == sp_[-1];
       watch_.compare_identity(sp_[-2], sp_[-1]);
       return replace(2, Py_NewRef(same != static_cast<bool>(arg) ? Py_True : Py_False));
     }
-    case CONTAINS_OP: {
+    case MG_CONTAINS_OP: {
       PyObject *item = sp_[-2], *container = sp_[-1];
       if (watch_.is_dict(container))
         watch_.read_dict_key(container, item);
@@ -299,27 +336,24 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
       if (found < 0) return Next::Error;
       return replace(2, Py_NewRef(found != static_cast<int>(arg) ? Py_True : Py_False));
     }
-    case UNARY_NEGATIVE:
-    case UNARY_POSITIVE:
-    case UNARY_INVERT: {
+    case MG_UNARY_NEGATIVE:
+    case MG_UNARY_POSITIVE:
+    case MG_UNARY_INVERT: {
       watch_.read_operand(sp_[-1]);
-      uint32_t number = opcode == UNARY_NEGATIVE   ? program::kNegative
-                        : opcode == UNARY_POSITIVE ? program::kPositive
-                                                   : program::kInvert;
+      uint32_t number = operation == MG_UNARY_NEGATIVE   ? program::kNegative
+                        : operation == MG_UNARY_POSITIVE ? program::kPositive
+                                                         : program::kInvert;
       PyObject* result = program::kOperators[number].apply(sp_[-1], nullptr);
       if (result && watch_.is_tensor(result)) watch_.check_tensors(result, "an operator");
       return replace(1, result);
     }
-    case UNARY_NOT: {
-      watch_.read_truth(sp_[-1]);
-      int truth = PyObject_IsTrue(sp_[-1]);
-      return truth < 0 ? Next::Error : replace(1, Py_NewRef(truth ? Py_False : Py_True));
-    }
-    case GET_ITER: {
+    case MG_UNARY_NOT: return take_truth(false);
+    case MG_TO_BOOL: return PyBool_Check(sp_[-1]) ? Next::Go : take_truth(true);
+    case MG_GET_ITER: {
       watch_.read_iterable(sp_[-1]);
       return replace(1, new_iterator(sp_[-1]));
     }
-    case FOR_ITER: {
+    case MG_FOR_ITER: {
       PyObject* iterator = sp_[-1];
       watch_.read_iterator(iterator);
       std::optional<ConsumerScope> consumer;
@@ -335,38 +369,31 @@ Next FrameRun::step_flow(uint8_t opcode, uint32_t arg) {
         PyErr_Clear();
       }
       Py_DECREF(pop());
-      pc_ += offset;
+      pc_ = target;
       return Next::Go;
     }
-    case JUMP_FORWARD: pc_ += offset; return Next::Go;
-    case JUMP_BACKWARD:
-    case JUMP_BACKWARD_NO_INTERRUPT: pc_ -= offset; return Next::Go;
-    case POP_JUMP_FORWARD_IF_FALSE: return branch(false, pc_ + offset);
-    case POP_JUMP_FORWARD_IF_TRUE: return branch(true, pc_ + offset);
-    case POP_JUMP_BACKWARD_IF_FALSE: return branch(false, pc_ - offset);
-    case POP_JUMP_BACKWARD_IF_TRUE: return branch(true, pc_ - offset);
-    case POP_JUMP_FORWARD_IF_NONE:
-    case POP_JUMP_BACKWARD_IF_NONE:
-    case POP_JUMP_FORWARD_IF_NOT_NONE:
-    case POP_JUMP_BACKWARD_IF_NOT_NONE: {
+    case MG_JUMP:
+    case MG_LOOP: pc_ = target; return Next::Go;
+    case MG_POP_JUMP_IF_FALSE: return branch(false, arg);
+    case MG_POP_JUMP_IF_TRUE: return branch(true, arg);
+    case MG_POP_JUMP_IF_NONE:
+    case MG_POP_JUMP_IF_NOT_NONE: {
       py::Ref value = pop_ref();
-      bool wants_none = opcode == POP_JUMP_FORWARD_IF_NONE || opcode == POP_JUMP_BACKWARD_IF_NONE;
-      bool forward = opcode == POP_JUMP_FORWARD_IF_NONE || opcode == POP_JUMP_FORWARD_IF_NOT_NONE;
-      if ((value.get() == Py_None) == wants_none) pc_ += forward ? offset : -offset;
+      if ((value.get() == Py_None) == (operation == MG_POP_JUMP_IF_NONE)) pc_ = target;
       return Next::Go;
     }
-    case JUMP_IF_FALSE_OR_POP:
-    case JUMP_IF_TRUE_OR_POP: {
+    case MG_JUMP_IF_FALSE_OR_POP:
+    case MG_JUMP_IF_TRUE_OR_POP: {
       watch_.read_truth(sp_[-1]);
       int truth = PyObject_IsTrue(sp_[-1]);
       if (truth < 0) return Next::Error;
-      if (truth == (opcode == JUMP_IF_TRUE_OR_POP))
-        pc_ += offset;
+      if (truth == (operation == MG_JUMP_IF_TRUE_OR_POP))
+        pc_ = target;
       else
         Py_DECREF(pop());
       return Next::Go;
     }
-    default: return step_rare(opcode, arg);
+    default: return step_rare(operation, arg);
   }
 }
 
@@ -383,28 +410,27 @@ Next FrameRun::step() {
   at_ = pc_;
   pc_ = instruction.next;
   *view_.executing = view_.first_code_unit + at_;
-  switch (instruction.opcode) {
-    case NOP:
-    case PRECALL:
-    case EXTENDED_ARG: return Next::Go;
-    case RESUME:
-    case JUMP_BACKWARD:
-    case POP_JUMP_BACKWARD_IF_TRUE:
-    case POP_JUMP_BACKWARD_IF_FALSE:
-    case POP_JUMP_BACKWARD_IF_NONE:
-    case POP_JUMP_BACKWARD_IF_NOT_NONE:
+  switch (instruction.operation) {
+    case MG_NOP: return Next::Go;
+    case MG_POP_JUMP_IF_TRUE:
+    case MG_POP_JUMP_IF_FALSE:
+    case MG_POP_JUMP_IF_NONE:
+    case MG_POP_JUMP_IF_NOT_NONE:
+      if (static_cast<int>(instruction.operand) > at_) break;
+      [[fallthrough]];
+    case MG_RESUME:
+    case MG_LOOP:
       if (++watch_.loops > kMaxLoops) watch_.give_up("the call runs too long to be watched");
-      if (instruction.opcode != RESUME || instruction.arg < 2) {  // while a generator delegates, the inner one is asked
+      if (instruction.operation != MG_RESUME ||
+          instruction.operand < 2) {  // while a generator delegates, the inner one is asked
         if (thread_->async_exc) return leave("an exception that another thread has sent");
         if (Next next = serve_break(); next != Next::Go) return next;
       }
-      if (instruction.opcode == RESUME) return Next::Go;
-      [[fallthrough]];
-    default:
-      if (stack_nodes_) [[unlikely]]
-        return step_with_nodes(instruction.opcode, instruction.arg);
-      return step_variables(instruction.opcode, instruction.arg);
+      if (instruction.operation == MG_RESUME) return Next::Go;
   }
+  if (stack_nodes_) [[unlikely]]
+    return step_with_nodes(instruction.operation, instruction.operand);
+  return step_variables(instruction.operation, instruction.operand);
 }
 
 void FrameRun::add_traceback() {
@@ -448,7 +474,6 @@ bool FrameRun::handle_error(bool with_traceback) {
 }
 
 PyObject* FrameRun::run(bool throwing) {
-  if (Py_EnterRecursiveCall("")) return nullptr;
   previous_ = mg_frame_take(thread_, frame_);
   Next next = Next::Go;
   if (throwing) {
@@ -473,50 +498,53 @@ PyObject* FrameRun::run(bool throwing) {
       }
       break;
     }
-    if (next == Next::Return) break;
+    if (next == Next::Return || next == Next::Yield) break;
     // CPython runs this frame from here on.
     mg_frame_give_back(thread_, frame_, previous_, sp_);
     mg_frame_resume_before(frame_, code_[at_].restart);
-    Py_LeaveRecursiveCall();
+    mg_leave_frame(thread_);
     if (!watch_.alive()) watch_.guards = guard::Reads();  // objects die when they should again
     PyObject* result = mg_eval_default(thread_, frame_, 0);
     if (result && next == Next::Generator) watch_.mark_fresh(result);
     return result;
   }
   mg_frame_give_back(thread_, frame_, previous_, sp_);
-  Py_LeaveRecursiveCall();
+  mg_leave_frame(thread_);
+  if (next != Next::Yield) mg_frame_finish(thread_, frame_);
   return result_;
 }
+
+namespace {
+
+// Empty if the frame can be watched. It then counts towards the recursion limit until mg_leave_frame.
+std::string enter_frame(const Watch& watch, PyThreadState* thread, const mg_frame_view& view) {
+  if (mg_is_tracing(thread) || mg_is_monitored(view.code)) return "a debugger or profiler follows the thread";
+  if (watch.running.size() >= kMaxDepth)
+    return "the call is nested more than " + std::to_string(kMaxDepth) + " Python functions deep";
+  if (view.generator && !watch.is_fresh(view.generator)) return "the call resumes a generator that existed before it";
+  if (!mg_decoded(view.code)) {
+    PyErr_Clear();
+    return "a code object could not be read";
+  }
+  return mg_enter_frame(thread) ? "" : "the call comes to the recursion limit";
+}
+
+}  // namespace
 
 PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
   Watch* watch = Watch::current();
   if (!watch || !watch->alive()) return mg_eval_default(thread, frame, throwing);
-  if (mg_is_tracing(thread)) {
-    watch->give_up("a debugger or profiler follows the thread");
-    return mg_eval_default(thread, frame, throwing);
-  }
-  if (watch->running.size() >= kMaxDepth) {
-    watch->give_up("the call is nested more than " + std::to_string(kMaxDepth) + " Python functions deep");
-    return mg_eval_default(thread, frame, throwing);
-  }
   mg_frame_view view;
   mg_frame_read(frame, &view);
-  if (view.generator) {
-    if (!watch->is_fresh(view.generator)) {
-      watch->give_up("the call resumes a generator that existed before it");
-      return mg_eval_default(thread, frame, throwing);
-    }
-    std::erase(watch->open_generators, view.generator);
-  } else {
-    watch->enter_function(view.function, view.locals);
-  }
-  const mg_instruction* code = mg_decoded(view.code);
-  if (!code) {
-    PyErr_Clear();
-    watch->give_up("a code object could not be read");
+  if (std::string why_not = enter_frame(*watch, thread, view); !why_not.empty()) {
+    watch->give_up(why_not);
     return mg_eval_default(thread, frame, throwing);
   }
-  FrameRun run(*watch, thread, frame, code);
+  if (view.generator)
+    std::erase(watch->open_generators, view.generator);
+  else
+    watch->enter_function(view.function, view.locals);
+  FrameRun run(*watch, thread, frame, mg_decoded(view.code));
   run.take_nodes();
   watch->running.push_back(&run);
   PyObject* result = run.run(throwing);
