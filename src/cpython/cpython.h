@@ -78,6 +78,8 @@ PyObject** mg_dict_slot(PyObject* object);
 bool mg_has_attributes(PyObject* object);
 // The next member of a set, in the order of iteration; start with position 0.
 bool mg_set_next(PyObject* set, Py_ssize_t* position, PyObject** item);
+// What the class itself defines. Borrowed.
+PyObject* mg_type_dict(PyTypeObject* type);
 // 0 if the type has no valid version now.
 unsigned int mg_type_version(PyTypeObject* type);
 // Eight bytes that differ whenever the version does. Looks at no object: the address may be that of a dead one. NULL

@@ -6,13 +6,7 @@
 
 #include "cpython/cpython.h"
 
-const char* mg_why_unsupported(void) {
-#if PY_VERSION_HEX >= 0x030c0000
-  return "capturing needs CPython 3.11; on this version compiled functions run eagerly";
-#else
-  return NULL;
-#endif
-}
+const char* mg_why_unsupported(void) { return NULL; }
 
 PyObject* mg_eval_default(PyThreadState* thread, mg_frame* frame, int throwing) {
   return _PyEval_EvalFrameDefault(thread, frame, throwing);

@@ -105,6 +105,17 @@ bool mg_has_attributes(PyObject* object) {
   return slot && *slot && PyDict_GET_SIZE(*slot) != 0;
 }
 
+PyObject* mg_type_dict(PyTypeObject* type) {
+#if PY_VERSION_HEX >= 0x030c0000
+  // Each interpreter has dicts of its own for the types that all of them share, and keeps them.
+  PyObject* dict = PyType_GetDict(type);
+  Py_XDECREF(dict);
+  return dict;
+#else
+  return type->tp_dict;
+#endif
+}
+
 unsigned int mg_type_version(PyTypeObject* type) {
 #if PY_VERSION_HEX < 0x030d0000
   if (!(type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG)) return 0;

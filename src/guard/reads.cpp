@@ -80,7 +80,7 @@ std::shared_ptr<Contents> special_contents(PyTypeObject* type) {
     if (!(base->tp_flags & Py_TPFLAGS_HEAPTYPE)) continue;
     Py_ssize_t position = 0;
     PyObject *name, *value;
-    while (PyDict_Next(base->tp_dict, &position, &name, &value))
+    while (PyDict_Next(mg_type_dict(base), &position, &name, &value))
       if (is_special_name(name) && value != Py_None && !PyUnicode_Check(value)) add(name);
   }
   for (PyObject* name : slotless_names()) add(name);

@@ -71,7 +71,7 @@ void Watch::read_super(PyObject* super, PyObject* name) {
       continue;
     }
     guards.read_type(base, name);
-    PyObject* own = PyDict_GetItemWithError(base->tp_dict, name);
+    PyObject* own = PyDict_GetItemWithError(mg_type_dict(base), name);
     if (!own) continue;
     PyTypeObject* descriptor = Py_TYPE(own);
     bool python_property = descriptor == &PyProperty_Type && property_is_python(own);

@@ -148,7 +148,7 @@ class FrameRun {
   Next send(uint32_t arg);
   Next cleanup_throw();
   Next forbid_stop_iteration();
-  Next return_top();
+  Next return_value(PyObject* owned, NodeId node);
   Next yield(bool delegates);
   Next list_extend(uint32_t arg);
   Next format_value(uint32_t arg);

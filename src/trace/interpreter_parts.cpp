@@ -174,8 +174,8 @@ Next FrameRun::step_build(uint8_t operation, uint32_t arg) {
     }
     case MG_MAKE_FUNCTION: return make_function(arg);
     case MG_SET_FUNCTION_ATTRIBUTE:
-      std::swap(sp_[-1], sp_[-2]);
-      set_attribute(sp_[-2], arg, pop());
+      set_attribute(sp_[-1], arg, std::exchange(sp_[-2], sp_[-1]));
+      --sp_;
       return Next::Go;
     case MG_UNPACK_SEQUENCE: return unpack(arg);
     case MG_UNPACK_EX: return unpack_with_star(arg);
@@ -390,11 +390,10 @@ Next FrameRun::forbid_stop_iteration() {
   return replace(1, error);
 }
 
-Next FrameRun::return_top() {
+Next FrameRun::return_value(PyObject* owned, NodeId node) {
   watch_.handover = {};
-  if (!returns_node_) settle_top(1);
-  watch_.handover.returned = std::exchange(node_at(sp_ - 1), kKnown);
-  result_ = pop();
+  watch_.handover.returned = node;
+  result_ = owned;
   watch_.leave_function(result_);
   return Next::Return;
 }
@@ -483,8 +482,12 @@ Next FrameRun::step_rare(uint8_t operation, uint32_t arg) {
     case MG_POP_TOP: Py_DECREF(pop()); return Next::Go;
     case MG_PUSH_NULL: push(nullptr); return Next::Go;
     case MG_RETURN_GENERATOR: return Next::Generator;
-    case MG_RETURN_CONST: push(Py_NewRef(constants_[arg])); return return_top();
-    case MG_RETURN_VALUE: return return_top();
+    case MG_RETURN_VALUE: {
+      if (!returns_node_) settle_top(1);
+      NodeId node = std::exchange(node_at(sp_ - 1), kKnown);
+      return return_value(pop(), node);
+    }
+    case MG_RETURN_CONST: return return_value(Py_NewRef(constants_[arg]), kKnown);
     case MG_YIELD_VALUE: return yield(arg != 0);
     default: return leave(("bytecode instruction " + std::to_string(code_[at_].opcode)).c_str());
   }

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "cpython/cpython.h"
 #include "cpython/ref.h"
 #include "runtime/tensor_plug.h"
 #include "trace/call_table.h"
@@ -286,7 +287,7 @@ bool has_opaque_specials(PyTypeObject* type) {
     if (!is_python_class(base)) continue;
     Py_ssize_t position = 0;
     PyObject *name, *value;
-    while (PyDict_Next(base->tp_dict, &position, &name, &value)) {
+    while (PyDict_Next(mg_type_dict(base), &position, &name, &value)) {
       if (PyFunction_Check(value) || PyUnicode_Check(value) || value == Py_None || !PyUnicode_Check(name)) continue;
       Py_ssize_t size;
       const char* text = PyUnicode_AsUTF8AndSize(name, &size);

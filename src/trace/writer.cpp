@@ -376,7 +376,7 @@ void Writer::add_slots(PyTypeObject* type, PyObject* value, Recipe* recipe, std:
     if (!is_python_class(base)) continue;
     Py_ssize_t position = 0;
     PyObject *name, *member;
-    while (PyDict_Next(base->tp_dict, &position, &name, &member)) {
+    while (PyDict_Next(mg_type_dict(base), &position, &name, &member)) {
       if (Py_TYPE(member) != &PyMemberDescr_Type) continue;
       py::Ref content = py::Ref::steal(Py_TYPE(member)->tp_descr_get(member, value, (PyObject*)type));
       if (!content) {  // a slot that was never set

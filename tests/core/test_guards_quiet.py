@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,11 @@ from core import worlds
 
 # So many that guards first ask whether any dict has changed at all.
 DICTS = 100
+ONE_COUNTER = sys.version_info < (3, 12)  # from which all dicts draw their versions
 
 
 def versions_drawn(call: Callable[[], Any]) -> int:
-    """How often a call made or changed a dict. On CPython 3.11 all dicts draw their versions from one counter."""
+    """How often a call made or changed a dict, where there is one counter."""
     before = _core.dict_version({})
     call()
     return _core.dict_version({}) - before - 1
@@ -113,10 +115,11 @@ def test_a_compiled_function_follows_edits_that_change_no_dict(seed):
         assert ours() == plain()
         assert ours.state() == "compiled", ours.failures()
         ours()  # the first check learns where everything is
-        assert versions_drawn(ours) == 1, "that of the dict which tells whether others have changed"
+        if ONE_COUNTER:
+            assert versions_drawn(ours) == 1, "that of the dict which tells whether others have changed"
         for _ in range(40):
             place, edit = rng.choice(tree.edits)
-            assert versions_drawn(edit) == 0, place
+            assert versions_drawn(edit) == 0 or not ONE_COUNTER, place
             rng.choice(tree.edits)[1]()
             ours()
             before = worlds.captures()

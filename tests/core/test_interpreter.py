@@ -47,16 +47,22 @@ def check_state(program, compiled, raised):
         assert not reasons
 
 
-# Instructions that no function contains, or that CPython 3.11's compiler never emits for one.
+# Instructions that no function contains, or that the compiler never emits for one.
 NEVER_IN_FUNCTIONS = {
     "CACHE",
-    "PRINT_EXPR",
+    "ENTER_EXECUTOR",
+    "EXIT_INIT_CHECK",
     "IMPORT_STAR",
-    "LOAD_NAME",
-    "STORE_NAME",
-    "DELETE_NAME",
-    "SETUP_ANNOTATIONS",
+    "INTERPRETER_EXIT",
+    "LOAD_FROM_DICT_OR_GLOBALS",  # in annotations of generic classes, which CPython 3.11 cannot read
+    "PRINT_EXPR",
+    "RESERVED",
 }
+
+
+def is_real(name: str, opcode: int) -> bool:
+    """Neither of the compiler's own nor put in place of another by sys.monitoring."""
+    return opcode < 256 and not name.startswith("INSTRUMENTED_")
 
 
 def opcodes_of(code: types.CodeType) -> set[str]:
@@ -73,7 +79,8 @@ def test_the_programs_contain_every_instruction():
         found |= opcodes_of(compile(file.read_text(encoding="utf-8"), str(file), "exec"))
         for program in worlds.load(file).program.programs.values():
             found |= opcodes_of(program.function.__code__)
-    assert set(dis.opmap) - found - NEVER_IN_FUNCTIONS == set()
+    real = {name for name, opcode in dis.opmap.items() if is_real(name, opcode)}
+    assert real - found - NEVER_IN_FUNCTIONS == set()
 
 
 def test_there_are_enough_programs():

@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import itertools
+import sys
 
 from core.worlds import Registry
 
@@ -89,12 +90,18 @@ def thrown_exceptions():
     g = catching()
     log = next(g)
     g.throw(KeyError("k"))
-    g.throw(KeyError, "old style")
     try:
         g.throw(ValueError("v"))
     except ValueError as error:
         log.append(str(error))
     return log, next(g, "finished")
+
+
+@program(eager="stores a WarningMessage" if sys.version_info >= (3, 12) else None)
+def thrown_the_old_way():
+    g = catching()
+    next(g)
+    return g.throw(KeyError, "old style"), g.close()
 
 
 @program
