@@ -48,4 +48,9 @@ const std::array<Operator, 30> kOperators{{{"+", PyNumber_Add},
                                            {"~", invert},
                                            {"not", logical_not}}};
 
+PyObject* operator_function(const char* name) {
+  static PyObject* module = PyImport_ImportModule("_operator");
+  return PyDict_GetItemString(PyModule_GetDict(module), name);
+}
+
 }  // namespace magneto::program

@@ -16,4 +16,7 @@ struct Operator {
 
 extern const std::array<Operator, 30> kOperators;
 
+// The function of Python's module `operator` of this name; borrowed.
+PyObject* operator_function(const char* name);
+
 }  // namespace magneto::program

@@ -105,6 +105,13 @@ bool Program::prepare(const Instruction& instruction, PyObject* const* arguments
       result = Py_XNewRef(guard::find_key(operand(0), constants_[instruction.index].get()));
       return result != nullptr;
     case Op::LoadCell: result = Py_XNewRef(PyCell_GET(operand(0))); return result != nullptr;
+    case Op::LoadItem:
+      if (!PyTuple_Check(operand(0)) || instruction.index >= static_cast<size_t>(PyTuple_GET_SIZE(operand(0))))
+        return false;
+      result = Py_NewRef(PyTuple_GET_ITEM(operand(0), instruction.index));
+      return true;
+    case Op::CheckLength:
+      return PyTuple_Check(operand(0)) && PyTuple_GET_SIZE(operand(0)) == static_cast<Py_ssize_t>(instruction.index);
     case Op::Unary:
     case Op::Binary:
       result = kOperators[instruction.index].apply(operand(0), instruction.operand_count > 1 ? operand(1) : nullptr);
@@ -144,6 +151,7 @@ End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, R
     if (!prepare(instruction, arguments, r)) return End::Diverged;
   std::vector<PyObject*> inputs;
   for (uint32_t input : segment_inputs_) inputs.push_back(r[input]);
+  if (!inputs.empty() && input_checks_->first_mismatch(inputs.data()) >= 0) return End::Diverged;
   if (!segment_->run(inputs.empty() ? tensors : inputs.data(),
                      outputs.reserve(static_cast<ptrdiff_t>(segment_->output_count())))) {
     if (!PyErr_Occurred()) return End::Diverged;
@@ -275,6 +283,7 @@ bool Program::same_as(const Program& other) const {
   return same_end && before_ == other.before_ && after_ == other.after_ && operands_ == other.operands_ &&
          registers_ == other.registers_ && older_ == other.older_ && recipes_ == other.recipes_ &&
          iterators_ == other.iterators_ && places_ == other.places_ && segment_inputs_ == other.segment_inputs_ &&
+         (segment_inputs_.empty() || input_checks_->same_as(*other.input_checks_)) &&
          std::ranges::equal(constants_, other.constants_, same) &&
          segment_->fingerprint() == other.segment_->fingerprint();
 }
@@ -313,6 +322,10 @@ PyObject* Program::build(const Instruction& instruction, PyObject* const* regist
       return set.release();
     }
     case Op::Method: return PyMethod_New(registers[operands[0]], registers[operands[1]]);
+    case Op::BoundMethod: {
+      PyObject *descriptor = registers[operands[0]], *self = registers[operands[1]];
+      return Py_TYPE(descriptor)->tp_descr_get(descriptor, self, (PyObject*)Py_TYPE(self));
+    }
     case Op::Cell: return PyCell_New(count ? registers[operands[0]] : nullptr);
     case Op::Function: return build_function(places_[instruction.index], operands, registers);
     case Op::Generator: return build_generator(instruction, registers);
@@ -377,12 +390,13 @@ std::string register_name(uint32_t number) { return number == kNoRegister ? "-" 
 
 std::string Program::text(const Instruction& instruction) const {
   static constexpr const char* kNames[] = {
-      "argument",    "older object", "constant", "load key",    "load cell", "compute",  "compute",  "compare",
-      "check",       "check",        "check",    "output",      "tuple",     "list",     "dict",     "set",
-      "named tuple", "struct",       "instance", "cell",        "method",    "function", "iterator", "generator",
-      "set",         "delete",       "set item", "delete item", "set cell",  "call"};
+      "argument", "older object", "constant",    "load key", "load cell",   "load item", "compute",
+      "compute",  "compare",      "check",       "check",    "check",       "check",     "output",
+      "tuple",    "list",         "dict",        "set",      "named tuple", "struct",    "instance",
+      "cell",     "method",       "method",      "function", "iterator",    "generator", "set",
+      "delete",   "set item",     "delete item", "set cell", "call"};
   static constexpr const char* kComparisons[] = {"<", "<=", "==", "!=", ">", ">="};
-  bool checks = instruction.op >= Op::CheckType && instruction.op <= Op::CheckSame;
+  bool checks = instruction.op >= Op::CheckType && instruction.op <= Op::CheckLength;
   bool has_result = !checks && instruction.op < Op::SetAttribute;
   std::string text = has_result ? "r" + std::to_string(instruction.result) + " = " : "";
   text += kNames[static_cast<int>(instruction.op)];
@@ -399,6 +413,8 @@ std::string Program::text(const Instruction& instruction) const {
     case Op::NamedTuple:
     case Op::Struct:
     case Op::CheckType: text += std::string(" ") + ((PyTypeObject*)constants_[instruction.index].get())->tp_name; break;
+    case Op::LoadItem: text += " " + std::to_string(instruction.index); break;
+    case Op::CheckLength: text += " length " + std::to_string(instruction.index); break;
     case Op::CheckTruth: text += instruction.index ? " true" : " false"; break;
     case Op::Compare: text += std::string(" ") + kComparisons[instruction.index]; break;
     case Op::Unary:

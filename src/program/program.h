@@ -25,17 +25,19 @@ namespace magneto::program {
 
 enum class Op : uint8_t {
   // Without effect, before the tensor work.
-  Argument,    // index: the node of guard::Arguments
-  Older,       // index: into the objects that guards vouch for
-  Constant,    // index: into the constants
-  LoadKey,     // operands: a dict; index: the constant that is the key
-  LoadCell,    // operands: a cell
-  Unary,       // index: into kOperators; operands: a number
-  Binary,      // index: into kOperators; operands: two numbers
-  Compare,     // index: Py_LT and so on; operands: two numbers
-  CheckType,   // operands: a value; index: the constant that is its type
-  CheckTruth,  // operands: a value; index: whether it is true
-  CheckSame,   // operands: a value; index: the constant that it must be
+  Argument,     // index: the node of guard::Arguments
+  Older,        // index: into the objects that guards vouch for
+  Constant,     // index: into the constants
+  LoadKey,      // operands: a dict; index: the constant that is the key
+  LoadCell,     // operands: a cell
+  LoadItem,     // operands: a tuple; index: which of its items
+  Unary,        // index: into kOperators; operands: a number
+  Binary,       // index: into kOperators; operands: two numbers
+  Compare,      // index: Py_LT and so on; operands: two numbers
+  CheckType,    // operands: a value; index: the constant that is its type
+  CheckTruth,   // operands: a value; index: whether it is true
+  CheckSame,    // operands: a value; index: the constant that it must be
+  CheckLength,  // operands: a tuple; index: how many items it must have
   // Afterwards.
   Output,           // index: of the segment's outputs
   Tuple,            // operands: items
@@ -47,6 +49,7 @@ enum class Op : uint8_t {
   Instance,         // index: the recipe; operands: the values it asks for
   Cell,             // operands: the content, if any
   Method,           // operands: a function and the object it is bound to
+  BoundMethod,      // the same for a method that is written in C
   Function,         // index: the code; operands: globals, defaults, keyword defaults, annotations, closure, or none
   Iterator,         // index: its state; operands: what it refers to
   Generator,        // index: where it is suspended; operands: the function, then its slots
@@ -166,7 +169,10 @@ class Program {
   // That do anything, with those behind the cuts.
   std::vector<const runtime::Segment*> segments() const;
   // The registers that hold the inputs of the segment; otherwise these are the tensors among the arguments.
-  void set_segment_inputs(std::vector<uint32_t> inputs) { segment_inputs_ = std::move(inputs); }
+  void set_segment_inputs(std::vector<uint32_t> inputs, std::unique_ptr<runtime::TensorChecks> checks) {
+    segment_inputs_ = std::move(inputs);
+    input_checks_ = std::move(checks);
+  }
   void set_result(uint32_t result) { result_ = result; }
   void set_cut(std::unique_ptr<Cut> cut) { cut_ = std::move(cut); }
   Cut* cut() const { return cut_.get(); }
@@ -196,6 +202,7 @@ class Program {
 
   std::unique_ptr<runtime::Segment> segment_;
   std::vector<uint32_t> segment_inputs_;
+  std::unique_ptr<runtime::TensorChecks> input_checks_;  // of these
   std::unique_ptr<Cut> cut_;
   std::vector<Instruction> before_, after_;
   std::vector<uint32_t> operands_;

@@ -219,6 +219,7 @@ const Names& query_module_functions() {
                               "_get_math_sdp_allow_fp16_bf16_reduction",
                               "_get_sdp_priority_order",
                               "get_default_dtype",
+                              "_get_privateuse1_backend_name",
                               "_log_api_usage_once",
                               "_log_api_usage_metadata",
                               "_are_functorch_transforms_active",
@@ -246,16 +247,26 @@ const Names& balanced_module_functions() {
   return names;
 }
 
+// Numbers out of tensors, and tensors whose sizes depend on contents.
+const Names& asking_names() {
+  static const Names names = {"item",     "__bool__", "__int__",    "__float__",  "__index__",         "__complex__",
+                              "equal",    "allclose", "is_nonzero", "nonzero",    "argwhere",          "masked_select",
+                              "bincount", "_unique",  "_unique2",   "unique_dim", "unique_consecutive"};
+  return names;
+}
+
 }  // namespace
 
 CallKind tensor_method_kind(string_view name) {
   if (query_methods().count(name)) return CallKind::Query;
+  if (asking_names().count(name)) return CallKind::Asks;
   if (refused_methods().count(name) || has_refused_part(name)) return CallKind::Refused;
   return CallKind::TensorOp;
 }
 
 CallKind tensor_function_kind(string_view name) {
   if (query_functions().count(name)) return CallKind::Query;
+  if (asking_names().count(name)) return CallKind::Asks;
   if (refused_functions().count(name) || has_refused_part(name)) return CallKind::Refused;
   return CallKind::TensorOp;
 }

@@ -50,6 +50,7 @@ class TorchPlug final : public runtime::TensorPlug {
   std::string why_not_plain(PyObject* tensor) const override { return record::why_not_plain(tensor); }
   CallKind classify_call(PyObject* callable) const override;
   CallKind classify_attribute(PyObject* tensor, PyObject* name) const override;
+  bool selects_by_contents(PyObject* key) const override;
   bool is_immutable(PyTypeObject* type) const override;
   std::string why_not_record() const override;
   std::unique_ptr<runtime::Recording> record(std::function<void(std::string)> on_fail) const override;
@@ -246,6 +247,18 @@ CallKind TorchPlug::classify_attribute(PyObject* tensor, PyObject* name) const {
   }
   if (PyUnicode_CHECK_INTERNED(name)) attributes_.emplace(name, Known{kind, py::Ref::borrow(name)});
   return kind;
+}
+
+bool TorchPlug::selects_by_contents(PyObject* key) const {
+  if (PyTuple_CheckExact(key) || PyList_CheckExact(key)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(key); ++i) {
+      if (selects_by_contents(PySequence_Fast_GET_ITEM(key, i))) return true;
+    }
+    return false;
+  }
+  if (!is_tensor(key)) return false;
+  c10::ScalarType type = runtime::unpack_tensor(key).scalar_type();
+  return type == c10::ScalarType::Bool || type == c10::ScalarType::Byte;
 }
 
 bool TorchPlug::is_immutable(PyTypeObject* type) const {

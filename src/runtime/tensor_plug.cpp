@@ -54,6 +54,7 @@ class NullPlug : public TensorPlug {
   std::string why_not_plain(PyObject*) const override { return "this build knows no tensors"; }
   CallKind classify_call(PyObject*) const override { return CallKind::Foreign; }
   CallKind classify_attribute(PyObject*, PyObject*) const override { return CallKind::Foreign; }
+  bool selects_by_contents(PyObject*) const override { return false; }
   bool is_immutable(PyTypeObject*) const override { return false; }
   std::string why_not_record() const override { return ""; }
   std::unique_ptr<Recording> record(std::function<void(std::string)>) const override {

@@ -18,6 +18,7 @@ namespace magneto::runtime {
 // What the tracer may assume about a callable, attribute or operator that torch implements in C.
 enum class CallKind : uint8_t {
   Foreign,   // not torch's
+  Asks,      // TensorOp, but its result depends on what tensors hold
   TensorOp,  // all its work passes the dispatcher, so the recording sees it; only tensors in its result are trusted
   Query,     // answers from tensor metadata or from state that GlobalState covers; has no effect
   Balanced,  // changes state that GlobalState covers; allowed if the call leaves that state as it found it
@@ -98,6 +99,8 @@ class TensorPlug {
   virtual std::string why_not_plain(PyObject* tensor) const = 0;
   virtual CallKind classify_call(PyObject* callable) const = 0;
   virtual CallKind classify_attribute(PyObject* tensor, PyObject* name) const = 0;
+  // A tensor of truths, or something that contains one: what it selects from another depends on what it holds.
+  virtual bool selects_by_contents(PyObject* key) const = 0;
   // Objects with fixed values that may be compared and baked in: dtypes, devices, layouts, memory formats, sizes.
   virtual bool is_immutable(PyTypeObject* type) const = 0;
 

@@ -83,6 +83,13 @@ bool is_plain_key(PyObject* object) {
   return PyDict_CheckExact(object) ? mg_has_only_text_keys(object) : guard::is_atom(object);
 }
 
+// float(tensor) and its like.
+bool asks_for_number(PyObject* callable, PyObject* argument) {
+  bool is_number_type = callable == (PyObject*)&PyFloat_Type || callable == (PyObject*)&PyLong_Type ||
+                        callable == (PyObject*)&PyBool_Type || callable == (PyObject*)&PyComplex_Type;
+  return is_number_type && runtime::tensor_plug().is_tensor(argument);
+}
+
 bool is_container(PyObject* object) {
   return PyList_CheckExact(object) || PyDict_CheckExact(object) || PySet_CheckExact(object) ||
          PyTuple_CheckExact(object);
@@ -387,6 +394,8 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     all.insert(all.end(), args, args + call.size());
     return this->call(PyMethod_GET_FUNCTION(callable), all.data(), positional + 1, keyword_names);
   }
+  if (call_site_ == args && call.size() == 1 && asks_for_number(callable, args[0]) && can_cut_at_question())
+    return call_unknown(callable, args, positional, keyword_names);
   if (PyType_Check(callable) && !metaclass_calls_python(Py_TYPE(callable)))
     return call_type((PyTypeObject*)callable, args, positional, keyword_names);
   if (PyObject* inner = compiled_callee(callable)) return this->call(inner, args, positional, keyword_names);
@@ -414,6 +423,10 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   Model model = model_of(callable, &self);
   CallKind kind = model == Model::Unknown || model == Model::New ? plug_.classify_call(callable) : CallKind::Foreign;
   if (kind != CallKind::Foreign) {
+    bool is_question = kind == CallKind::Asks && can_cut_at_question();
+    if ((is_question || (kind == CallKind::Refused && can_cut())) && call_site_ == args)
+      return call_unknown(callable, args, positional, keyword_names);
+    if (kind == CallKind::Asks) kind = CallKind::TensorOp;
     if (kind == CallKind::Refused) give_up("the call runs " + callable_name(callable) + ", which is not understood");
     if (kind == CallKind::TensorOp)
       for (size_t i = 0; i < call.size(); ++i) {
@@ -424,6 +437,7 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
       }
     PyObject* result = call.make();
     if (result && kind == CallKind::TensorOp) finish_tensor_op(callable, result);
+    if (result && kind == CallKind::Balanced && alive()) repeat(nullptr, callable, args, call.size());
     return result;
   }
   if (is_python_class(type) || PyType_Check(callable)) {

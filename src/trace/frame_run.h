@@ -109,8 +109,11 @@ class FrameRun {
   Next compute(Node::Kind kind, uint32_t number, int operands, uint8_t operation, uint32_t arg);
   Next build_holder(uint8_t operation, uint32_t arg, int count, int step, int above);
   const Node* holder_at(PyObject** slot);
+  NodeId foreign_tuple_at(PyObject** slot);
   Next unpack_holder(uint32_t count);
   Next take_from_holder();
+  Next ask_tensor_truth();
+  Next run_instead(PyObject* function, int operands);
   Next branch_on_node(bool jump_if, uint32_t target);
   void hand_over(PyObject** callable, PyObject** args, size_t total, PyObject* keyword_names);
   // An effect that was noted after `before` others was made, or failed.

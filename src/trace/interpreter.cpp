@@ -251,7 +251,23 @@ Next FrameRun::call_with_tuple(uint32_t arg) {
   return serve_break();
 }
 
+// Before a branch: the truth of a tensor takes its place.
+Next FrameRun::ask_tensor_truth() {
+  if (!watch_.is_tensor(sp_[-1]) || !watch_.can_cut_at_question()) return Next::Go;
+  settle_top(1);
+  py::Ref truth = py::Ref::steal(watch_.call_instead((PyObject*)&PyBool_Type, sp_ - 1, 1, Watch::How::Again));
+  NodeId node = std::exchange(watch_.handover, {}).returned;
+  if (!truth) return Next::Error;
+  Py_DECREF(pop());
+  push(truth.release(), node);
+  return Next::Go;
+}
+
 Next FrameRun::branch(bool jump_if, uint32_t target) {
+  if (watch_.is_tensor(sp_[-1])) {
+    if (Next next = ask_tensor_truth(); next != Next::Go) return next;
+    if (stack_nodes_) return branch_on_node(jump_if, target);
+  }
   py::Ref condition = pop_ref();
   watch_.read_truth(condition.get());
   int truth = PyObject_IsTrue(condition.get());
@@ -262,6 +278,8 @@ Next FrameRun::branch(bool jump_if, uint32_t target) {
 
 // The truth of the top takes its place, or its opposite.
 Next FrameRun::take_truth(bool wanted) {
+  if (watch_.is_tensor(sp_[-1]) && watch_.can_cut_at_question())
+    return run_instead(wanted ? (PyObject*)&PyBool_Type : program::operator_function("not_"), 1);
   watch_.read_truth(sp_[-1]);
   int truth = PyObject_IsTrue(sp_[-1]);
   return truth < 0 ? Next::Error : replace(1, Py_NewRef(truth == static_cast<int>(wanted) ? Py_True : Py_False));
@@ -276,8 +294,20 @@ Next FrameRun::compare(uint32_t arg) {
   return next == Next::Go && arg & MG_AS_BOOL && !PyBool_Check(result) ? take_truth(true) : next;
 }
 
+// Lets an unknown function do what the instruction would do with the values on the stack.
+Next FrameRun::run_instead(PyObject* function, int operands) {
+  settle_top(operands);
+  PyObject* result = watch_.call_instead(function, sp_ - operands, static_cast<size_t>(operands), Watch::How::Instead);
+  NodeId node = std::exchange(watch_.handover, {}).returned;
+  Next next = replace(operands, result);
+  if (next == Next::Go && node != kKnown) set_node(sp_ - 1, node);
+  return next;
+}
+
 Next FrameRun::take_item() {
   PyObject *object = sp_[-2], *key = sp_[-1];
+  if (watch_.is_tensor(object) && watch_.selects_by_contents(key) && watch_.can_cut_at_question())
+    return run_instead(program::operator_function("getitem"), 2);
   NodeId node = kKnown;
   if (watch_.is_dict(object))
     node = watch_.look_up_key(object, key);

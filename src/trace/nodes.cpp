@@ -176,6 +176,7 @@ Next FrameRun::compute(Node::Kind kind, uint32_t number, int operands, uint8_t o
 }
 
 Next FrameRun::branch_on_node(bool jump_if, uint32_t target) {
+  if (Next next = ask_tensor_truth(); next != Next::Go) return next;
   NodeId node = node_at(sp_ - 1);
   if (node != kKnown && is_number(sp_[-1])) {
     watch_.provenance[node].typed = true;
@@ -215,9 +216,24 @@ const Node* FrameRun::holder_at(PyObject** slot) {
   return !watch_.provenance.is_known(node_at(slot)) && node.kind == Node::Kind::Holder ? &node : nullptr;
 }
 
+// Of a tuple that an unknown function returned; kKnown: it is none.
+NodeId FrameRun::foreign_tuple_at(PyObject** slot) {
+  return PyTuple_Check(*slot) && watch_.provenance.is_foreign(node_at(slot)) ? node_at(slot) : kKnown;
+}
+
 // A tuple or list that holds such values, taken apart.
 Next FrameRun::unpack_holder(uint32_t count) {
   const Node* holder = holder_at(sp_ - 1);
+  NodeId tuple = foreign_tuple_at(sp_ - 1);
+  if (tuple != kKnown && PyTuple_GET_SIZE(sp_[-1]) == static_cast<Py_ssize_t>(count)) {
+    py::Ref owned = pop_ref();
+    set_node(sp_, kKnown);
+    for (uint32_t i = count; i-- > 0;) {
+      PyObject* item = PyTuple_GET_ITEM(owned.get(), i);
+      push(Py_NewRef(item), watch_.provenance.add_item(tuple, i, item));
+    }
+    return Next::Go;
+  }
   if (!holder || PyDict_Check(sp_[-1]) || holder->items.size() != count) {
     settle_top(1);
     return unpack(count);
@@ -237,6 +253,8 @@ Next FrameRun::take_from_holder() {
   NodeId node = kKnown;
   if (holder && !PyDict_Check(sp_[-2]) && index >= 0 && static_cast<size_t>(index) < holder->items.size())
     node = holder->items[static_cast<size_t>(index)];
+  else if (NodeId tuple = foreign_tuple_at(sp_ - 2); tuple != kKnown && index >= 0 && index < PyTuple_GET_SIZE(sp_[-2]))
+    node = watch_.provenance.add_item(tuple, static_cast<uint32_t>(index), PyTuple_GET_ITEM(sp_[-2], index));
   else
     watch_.settle(node_at(sp_ - 2));
   set_node(sp_ - 1, kKnown);

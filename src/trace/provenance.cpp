@@ -39,6 +39,15 @@ NodeId Provenance::add_register(uint32_t number, PyObject* value) {
   return add(std::move(node));
 }
 
+NodeId Provenance::add_item(NodeId tuple, uint32_t number, PyObject* value) {
+  Node node{Node::Kind::Item, number};
+  node.left = tuple;
+  node.value = py::Ref::borrow(value);
+  nodes_[tuple].typed = true;
+  lengths.emplace_back(tuple, static_cast<uint32_t>(PyTuple_GET_SIZE(nodes_[tuple].value.get())));
+  return add(std::move(node));
+}
+
 NodeId Provenance::add_holder(PyObject* container, std::vector<NodeId> items) {
   Node node{Node::Kind::Holder};
   node.items = std::move(items);

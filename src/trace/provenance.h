@@ -30,9 +30,10 @@ struct Node {
     Binary,
     Compare,
     Register,  // of the program: what an unknown call returned, or was only known before it
+    Item,      // of a tuple that an unknown call returned
     Holder,    // a new tuple, list or dict that holds such values; nobody has changed it since
   } kind;
-  uint32_t number = 0;        // the operator or comparison; the register
+  uint32_t number = 0;        // the operator or comparison; the register; which item
   PyObject* owner = nullptr;  // the dict or cell, which guards pin
   py::Ref key;                // of a dict
   NodeId left = kKnown, right = kKnown;
@@ -53,9 +54,15 @@ class Provenance {
   // Of numbers whose types the program then relies on. `right` is not looked at by unary operators.
   NodeId add_computation(Node::Kind kind, uint32_t number, Value left, Value right, PyObject* value);
 
+  // What an unknown call returned, or a part of that.
+  bool is_foreign(NodeId id) const {
+    return !is_known(id) && (nodes_[id].kind == Node::Kind::Register || nodes_[id].kind == Node::Kind::Item);
+  }
+
   // What was read may be different from now on.
   void forget_reads() { reads_.clear(); }
   NodeId add_register(uint32_t number, PyObject* value);
+  NodeId add_item(NodeId tuple, uint32_t number, PyObject* value);
   NodeId add_holder(PyObject* container, std::vector<NodeId> items);
   // Of a container that holds such values, or null.
   const Node* holder(PyObject* container) const;
@@ -65,6 +72,8 @@ class Provenance {
   size_t size() const { return nodes_.size(); }
   // Branches that were taken: the node was this true.
   std::vector<std::pair<NodeId, bool>> truths;
+  // How many items a tuple had to have.
+  std::vector<std::pair<NodeId, uint32_t>> lengths;
   // What was in a register and had to be just that.
   std::vector<NodeId> settled_registers;
 

@@ -28,7 +28,9 @@ bool Watch::ends_cleanly() {
   if (!open_context_.empty()) give_up("the call leaves a context variable set");
   if (alive() && !effects.empty() && guards.hold_the_last_reference())
     give_up("the call drops an object that it has looked into");
-  if (alive() && !global_state_->holds()) give_up("the call leaves torch's state changed: " + global_state_->explain());
+  bool repeats = std::any_of(effects.begin(), effects.end(), [](const Effect& effect) { return !effect.container; });
+  if (alive() && !repeats && !global_state_->holds())
+    give_up("the call leaves torch's state changed: " + global_state_->explain());
   return alive();
 }
 
@@ -42,7 +44,7 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   if (!alive()) return false;
   operations_ += segment->op_count();
   program_->set_segment(std::move(segment));
-  program_->set_segment_inputs(std::move(input_registers_));
+  program_->set_segment_inputs(std::move(input_registers_), std::move(input_checks_));
   program_->set_cut(std::move(cut));
   std::vector<PyObject*> known = held_objects_;
   for (const auto& [object, name] : roots) {
@@ -51,11 +53,11 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   }
   std::vector<guard::Read> reads = guards.finish(known, changed_);
   entry_->tensors = guards.take_tensors();
-  entry_->global_state = std::move(global_state_);
   if (std::string why = first_change(reads); !why.empty())
     give_up("what the call read was changed while it ran: " + why);
   else
     add_to_programs(std::move(reads));
+  entry_->global_state = std::move(global_state_);
   return alive();
 }
 
@@ -153,15 +155,22 @@ void Watch::make_opaque() {
   }
 }
 
+// Of the locals and the stack of a frame, those that the instruction which runs something unknown leaves there.
+size_t Watch::slots_kept(const FrameRun& frame, How how) const {
+  return how == How::Again && &frame == running.back() ? frame.size() - 1 : size_without_operands(frame);
+}
+
 // The frames as they stand at the call, or, with its result, behind it.
-void Watch::describe_frames(program::Exit* exit, uint32_t result) {
+void Watch::describe_frames(program::Exit* exit, uint32_t result, How how) {
   for (size_t i = 0; i < running.size() && alive(); ++i) {
     const FrameRun& frame = *running[i];
     bool innermost = i + 1 == running.size();
     bool behind = innermost && result != program::kNoRegister;
-    size_t count = innermost && !behind ? frame.size() : size_without_operands(frame);
+    bool again = behind && how == How::Again;
+    bool whole = innermost && !behind;
+    size_t count = whole ? frame.size() : slots_kept(frame, how);
     if (count == kNowhere) return give_up("a frame of the call cannot be put back");
-    int index = behind ? mg_decoded(frame.code())[frame.executing()].next : frame.executing();
+    int index = behind && !again ? mg_decoded(frame.code())[frame.executing()].next : frame.executing();
     program::FrameState state{
         writer_->value({frame.function()}), {py::Ref::borrow((PyObject*)frame.code()), index}, {}};
     for (size_t slot = 0; slot < count; ++slot) state.slots.push_back(writer_->value_at_exit(frame.value(slot), exit));
@@ -170,30 +179,34 @@ void Watch::describe_frames(program::Exit* exit, uint32_t result) {
   }
 }
 
-bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names) {
-  bool known_frames = !running.empty() && consumer_depth == SIZE_MAX &&
-                      std::all_of(running.begin(), running.end(), [&](FrameRun* f) { return can_be_put_back(*f); });
+bool Watch::can_cut() const {
+  return alive() && may_cut && cuts_ < kMaxCuts && !running.empty() && consumer_depth == SIZE_MAX &&
+         open_context_.empty() &&
+         std::all_of(running.begin(), running.end(), [&](FrameRun* frame) { return can_be_put_back(*frame); });
+}
+
+bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names, How how) {
   std::string reason = "the call runs " + callable_name(callable) + ", which is not understood";
-  if (!known_frames || !may_cut || cuts_ == kMaxCuts || !PyCallable_Check(callable)) give_up(reason);
+  if (!can_cut() || !PyCallable_Check(callable)) give_up(reason);
   if (!alive() || !ends_cleanly()) return false;
   auto cut = std::make_unique<program::Cut>();
   writer_->write_effects();
   writer_->hold_arguments();
-  cut->callable = writer_->value({callable});
+  cut->callable = how == How::Called ? writer_->value({callable}) : writer_->constant(callable);
   const FrameRun& innermost = *running.back();  // `args` are on its stack
   for (size_t i = 0; i < count; ++i) cut->arguments.push_back(writer_->value(innermost.value_at(args + i)));
   cut->keyword_names = py::Ref::borrow(keyword_names);
   cut->result = program_->new_register();
   make_opaque();
-  describe_frames(&cut->before, program::kNoRegister);
-  describe_frames(&cut->after, cut->result);
+  describe_frames(&cut->before, program::kNoRegister, how);
+  describe_frames(&cut->after, cut->result, how);
   if (!close_stretch(std::move(cut))) return false;
   breaks.push_back(reason + " (" + place() + ")");
   ++cuts_;
   return true;
 }
 
-void Watch::open_stretch() {
+void Watch::open_stretch(How how) {
   writer_->close_nodes();
   fitting_.clear();
   if (outcome == Outcome::Joined) fitting_ = last_cut_->next.find_all();
@@ -211,12 +224,10 @@ void Watch::open_stretch() {
   work_in_handler = false;
   global_state_ = plug_.global_state();
   start_recording();
-  for (auto [tensor, number] : writer_->tensors) {
-    recording->add_input(tensor);
-    input_registers_.push_back(number);
-  }
+  input_checks_ = plug_.tensor_checks();
+  for (auto [tensor, number] : writer_->tensors) add_input(tensor, number);
   for (FrameRun* frame : running)
-    for (size_t i = 0; i < size_without_operands(*frame); ++i) {
+    for (size_t i = 0; i < slots_kept(*frame, how); ++i) {
       auto [object, node] = frame->value(i);
       bool is_register = !provenance.is_known(node) && provenance[node].kind == Node::Kind::Register;
       if (!object || is_register) continue;
@@ -225,9 +236,27 @@ void Watch::open_stretch() {
     }
 }
 
-PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names) {
+// Whatever unknown code did to the tensor, it must look as it looks now.
+void Watch::add_input(PyObject* tensor, uint32_t number) {
+  if (std::string why = plug_.why_not_plain(tensor); !why.empty()) return give_up("the call uses " + why);
+  recording->add_input(tensor);
+  if (!alive()) return;
+  input_checks_->add(tensor);
+  input_registers_.push_back(number);
+}
+
+// A tensor that an unknown function returned becomes an input of the recording.
+void Watch::use_foreign_tensor(NodeId node) {
+  PyObject* tensor = provenance[node].value.get();
+  if (recording->knows(tensor)) return give_up("an unknown function returns a tensor that the call has used already");
+  foreign_tensors_.insert(tensor);
+  add_input(tensor, writer_->hold_tensor(node));
+}
+
+PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names,
+                              How how) {
   size_t count = positional + (keyword_names ? static_cast<size_t>(PyTuple_GET_SIZE(keyword_names)) : 0);
-  bool was_cut = cut(callable, args, count, keyword_names);
+  bool was_cut = cut(callable, args, count, keyword_names, how);
   PyObject* result;
   no_collection_.reset();
   {
@@ -240,7 +269,7 @@ PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t 
     give_up("an unknown function raises an exception");
     return nullptr;
   }
-  open_stretch();
+  open_stretch(how);
   handover.returned = provenance.add_register(last_cut_->result, result);
   return result;
 }

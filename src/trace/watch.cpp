@@ -119,15 +119,18 @@ void Watch::settle(NodeId id) {
     NodeId next = open.back();
     open.pop_back();
     if (provenance.is_known(next)) continue;
+    bool foreign = provenance.is_foreign(next);
     Node& node = provenance[next];
     node.settled = true;
     if (node.kind == Node::Kind::Key)
       guards.read_key(node.owner, node.key.get(), node.value.get());
     else if (node.kind == Node::Kind::Cell)
       guards.read_cell(node.owner, node.value.get());
-    else if (node.kind == Node::Kind::Register && guard::is_atom(node.value.get()))
+    else if (foreign && guard::is_atom(node.value.get()))
       provenance.settled_registers.push_back(next);
-    else if (node.kind == Node::Kind::Register)
+    else if (foreign && is_tensor(node.value.get()))
+      use_foreign_tensor(next);
+    else if (foreign)
       give_up("the call uses a " + type_name(node.value.get()) + " that an unknown function may have changed");
     else if (node.kind == Node::Kind::Holder)
       open.insert(open.end(), node.items.begin(), node.items.end());
@@ -381,6 +384,8 @@ void Watch::compare_identity(PyObject* a, PyObject* b) {
            PyBytes_CheckExact(object) || PyComplex_CheckExact(object);
   };
   if (alive() && is_value(a) && is_value(b)) return give_up("the call asks whether two values are the same object");
+  if (alive() && (foreign_tensors_.contains(a) || foreign_tensors_.contains(b)) && is_tensor(a) && is_tensor(b))
+    return give_up("the call asks whether a tensor of an unknown function is another one");
   auto is_older = [&](PyObject* object) {
     return is_tensor(object) ? guards.has_state_tensor(object) : !guard::is_atom(object) && is_tracked(object);
   };
@@ -574,9 +579,10 @@ void Watch::mutate(PyObject* container, const What& what) {
 }
 
 void Watch::repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count) {
-  Effect effect{program::Op::Call, container, {}, py::Ref::borrow(function), {{py::Ref::borrow(container), kKnown}}};
+  Effect effect{program::Op::Call, container, {}, py::Ref::borrow(function), {}};
+  if (container) effect.operands.emplace_back(py::Ref::borrow(container), kKnown);
   for (size_t i = 0; i < count; ++i) effect.operands.emplace_back(py::Ref::borrow(rest[i]), kKnown);
-  changed_.insert(container);
+  if (container) changed_.insert(container);
   effects.push_back(std::move(effect));
 }
 

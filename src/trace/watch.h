@@ -51,7 +51,7 @@ class What {
 // A change of something older than the call, to be made again by the program.
 struct Effect {
   program::Op op;
-  PyObject* container;                               // the dict, list, set or cell that changes
+  PyObject* container;                               // the dict, list, set or cell that changes; null: torch's state
   py::Ref key;                                       // what of a dict; null: who knows
   py::Ref constant;                                  // of the instruction
   std::vector<std::pair<py::Ref, NodeId>> operands;  // of the instruction; the last is what is stored
@@ -92,6 +92,8 @@ class Watch {
   bool is_tracked(PyObject* object) const { return !is_fresh(object) && !arguments_.containers().contains(object); }
   bool is_argument(PyObject* object) const;  // a tensor or container that was passed in
   Kind kind_of(PyTypeObject* type);
+  // As an index of a tensor: how much it selects depends on what a tensor holds.
+  bool selects_by_contents(PyObject* key) const { return plug_.selects_by_contents(key); }
   bool is_tensor(PyObject* object) const { return plug_.is_tensor(object); }
   bool is_dict(PyObject* object) { return PyDict_CheckExact(object) || kind_of(Py_TYPE(object)) == Kind::Dict; }
 
@@ -148,7 +150,23 @@ class Watch {
   // function(container, ...)
   void repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count);
   std::vector<Effect> effects;
+  // Whether torch's state is what it was at the beginning of the stretch.
+  bool keeps_torch_state() const { return global_state_->holds(); }
   bool is_changed(PyObject* container) const { return !effects.empty() && changed_.contains(container); }
+
+  // How an instruction runs something unknown, and where CPython would go on behind it.
+  enum class How : uint8_t {
+    Called,   // it is a call; at the next instruction, with the result on the stack
+    Instead,  // a function of ours does its work; in the same way
+    Again,    // a function of ours works on its operand; at the same instruction, with the result in its place
+  };
+  // Whether something unknown would be run behind a cut here, and not end the watch.
+  bool can_cut() const;
+  bool can_cut_at_question() const { return cuts_at_questions && can_cut(); }
+  // Runs `function` in place of the innermost instruction, on the operands that it has on the stack.
+  PyObject* call_instead(PyObject* function, PyObject* const* operands, size_t count, How how) {
+    return call_unknown(function, operands, count, nullptr, how);
+  }
 
   // ---- calls: makes the call and notes what it means. Null: error set
 
@@ -167,7 +185,8 @@ class Watch {
   // to that cut.
   void finish(Value result);
   bool has_program() const;
-  bool may_cut = true;  // else an unknown function ends the watch
+  bool may_cut = true;            // else an unknown function ends the watch
+  bool cuts_at_questions = true;  // else what is asked from tensors is recorded with its answer
   // What an earlier capture of the same call left: as long as this one does the same, it adds to that.
   const program::Program* base = nullptr;
   enum class Outcome : uint8_t {
@@ -199,14 +218,18 @@ class Watch {
   void add_to_programs(std::vector<guard::Read> reads);
   const program::Program* twin() const;
   std::string first_change(std::vector<guard::Read>& reads) const;
-  void open_stretch();
+  void open_stretch(How how);
+  size_t slots_kept(const FrameRun& frame, How how) const;
   // Ends the stretch before the innermost instruction, which calls something unknown. False: gave up.
-  bool cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names);
-  void describe_frames(program::Exit* exit, uint32_t result);
+  bool cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names, How how);
+  void describe_frames(program::Exit* exit, uint32_t result, How how);
+  void use_foreign_tensor(NodeId node);
+  void add_input(PyObject* tensor, uint32_t number);
   bool can_be_put_back(const FrameRun& frame) const;
   void make_opaque();
   bool reaches_opaque(PyObject* object, guard::PointerSet* seen) const;
-  PyObject* call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names);
+  PyObject* call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names,
+                         How how = How::Called);
   void fail_from_recording(const std::string& reason);
   void check_tensors_if_any(PyObject* result);
   void finish_tensor_op(PyObject* callable, PyObject* result);
@@ -242,6 +265,8 @@ class Watch {
   std::vector<std::shared_ptr<guard::Entry>> fitting_;  // stretches of the base whose guards held behind that cut
   std::vector<PyObject*> held_objects_;                 // by registers, when the stretch begins
   std::vector<uint32_t> input_registers_;               // of the recording's inputs, behind a cut
+  std::unique_ptr<runtime::TensorChecks> input_checks_;
+  guard::PointerSet foreign_tensors_;  // that unknown functions returned
   std::unique_ptr<runtime::GlobalState> global_state_;
   guard::PointerMap<Kind> kinds_;
   std::vector<py::Ref> kept_types_;                        // those in kinds_

@@ -23,6 +23,17 @@ bool is_dense(PyObject* dict) {
   return true;
 }
 
+// The descriptor of a C method that is bound to an object; null: it is none, or cannot be found.
+PyObject* bound_method(PyObject* value) {
+  if (!PyCFunction_Check(value) || !PyCFunction_GET_SELF(value)) return nullptr;
+  PyObject* self = PyCFunction_GET_SELF(value);
+  py::Ref name = py::Ref::steal(PyUnicode_FromString(((PyCFunctionObject*)value)->m_ml->ml_name));
+  PyObject* found = name && !PyModule_Check(self) ? _PyType_Lookup(Py_TYPE(self), name.get()) : nullptr;
+  bool same = found && Py_TYPE(found) == &PyMethodDescr_Type &&
+              ((PyMethodDescrObject*)found)->d_method == ((PyCFunctionObject*)value)->m_ml;
+  return same ? found : nullptr;
+}
+
 }  // namespace
 
 void Writer::start(program::Program* program) {
@@ -45,7 +56,9 @@ uint32_t Writer::emit(Op op, uint32_t index, const std::vector<uint32_t>& operan
 
 void Writer::write_effects() {
   write_nodes();
+  bool keeps_state = watch_.keeps_torch_state();
   for (const Effect& effect : watch_.effects) {
+    if (!effect.container && keeps_state) continue;
     std::vector<uint32_t> operands;
     for (const auto& [object, node] : effect.operands) operands.push_back(value({object.get(), node}));
     program_->emit(effect.op, effect.constant ? program_->add_constant(effect.constant.get()) : 0, operands);
@@ -62,10 +75,12 @@ void Writer::write_nodes() {
     bool computes = kind == Node::Kind::Unary || kind == Node::Kind::Binary || kind == Node::Kind::Compare;
     if (!nodes[id].settled && (computes || nodes[id].typed)) node(id);
   }
+  for (auto [id, length] : nodes.lengths) program_->emit(Op::CheckLength, length, {node(id)});
   for (auto [id, truth] : nodes.truths)
     if (!nodes.is_known(id)) program_->emit(Op::CheckTruth, truth, {node(id)});
   for (NodeId id : nodes.settled_registers)
-    program_->emit(Op::CheckSame, program_->add_constant(nodes[id].value.get()), {nodes[id].number});
+    program_->emit(Op::CheckSame, program_->add_constant(nodes[id].value.get()), {node(id)});
+  nodes.lengths.clear();
 }
 
 uint32_t Writer::node(NodeId id) {
@@ -98,6 +113,7 @@ uint32_t Writer::node(NodeId id) {
       break;
     }
     case Node::Kind::Register: result = node.number; break;
+    case Node::Kind::Item: result = program_->emit(Op::LoadItem, node.number, {this->node(node.left)}); break;
     case Node::Kind::Holder: return visit(node.value.get());
   }
   bool is_found = node.kind == Node::Kind::Key || node.kind == Node::Kind::Cell || node.kind == Node::Kind::Register;
@@ -174,6 +190,8 @@ uint32_t Writer::describe(PyObject* value) {
   if (PyTuple_Check(value)) return !watch_.is_fresh(value) && watch_.guards.pins(value) ? older(value) : tuple(value);
   if (PyMethod_Check(value) && !watch_.guards.pins(value))  // bound by the call; which object it is does not matter
     return emit(Op::Method, 0, {visit(PyMethod_GET_FUNCTION(value)), visit(PyMethod_GET_SELF(value))});
+  if (PyObject* descriptor = bound_method(value); descriptor && !watch_.guards.pins(value))
+    return emit(Op::BoundMethod, 0, {constant(descriptor), visit(PyCFunction_GET_SELF(value))});
   if (!watch_.is_fresh(value)) return older_object(value);
   if (watch_.holds_attributes(value)) return refuse("the attributes of a new object, as a dict");
   if (!exit_) built.push_back(value);
@@ -215,6 +233,13 @@ uint32_t Writer::tensor(PyObject* value) {
   uint32_t result = in_program(value, Op::Output, static_cast<uint32_t>(outputs.size() - 1));
   tensors.emplace_back(value, result);
   return result;
+}
+
+uint32_t Writer::hold_tensor(NodeId id) {
+  PyObject* tensor = watch_.provenance[id].value.get();
+  keep_.push_back(watch_.provenance[id].value);
+  tensors.emplace_back(tensor, node(id));
+  return registers_[tensor] = tensors.back().second;
 }
 
 void Writer::hold_arguments() {

@@ -22,6 +22,9 @@ class Writer {
   uint32_t value(Value value);
   // The same for `exit`: what only CPython needs is built if it takes over. Null: kNoRegister.
   uint32_t value_at_exit(Value value, program::Exit* exit);
+  // Of a tensor that nobody has recorded.
+  uint32_t hold_tensor(NodeId id);
+  uint32_t constant(PyObject* value);
   // All that was passed to the call.
   void hold_arguments();
   // From now on nodes stand for registers.
@@ -49,7 +52,6 @@ class Writer {
   uint32_t visit(PyObject* value);
   uint32_t describe(PyObject* value);
   uint32_t older(PyObject* value);
-  uint32_t constant(PyObject* value);
   uint32_t tensor(PyObject* value);
   uint32_t older_object(PyObject* value);
   uint32_t slice(PySliceObject* value);

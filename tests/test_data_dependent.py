@@ -1,0 +1,185 @@
+"""Programs that ask tensors for values, or whose sizes depend on them: compiled in parts, with eager's results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import magneto
+import pytest
+import torch
+from torch import Tensor, nn
+
+LINEAR = nn.Linear(4, 4)
+CALLS = 12
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    magneto.reset()
+    with torch.no_grad():
+        yield
+
+
+def number_is_returned(x: Tensor) -> Any:
+    return LINEAR(x).sum().item(), x + 1
+
+
+def number_is_converted(x: Tensor) -> Any:
+    return float(LINEAR(x).mean()) * 2, int(x.sum()), bool(x.sum() > 0)
+
+
+def decides_a_branch(x: Tensor) -> Tensor:
+    y = LINEAR(x)
+    if y.sum() > 0:
+        return y * 2
+    return y - 1
+
+
+def decides_a_loop(x: Tensor) -> Any:
+    n = 0
+    while x.sum() < 20 and n < 3:
+        x, n = x + 1, n + 1
+    return x, n
+
+
+def is_negated(x: Tensor) -> Tensor:
+    return x * 2 if not (x > 0).all() else x
+
+
+def is_asserted(x: Tensor) -> Tensor:
+    assert not torch.isnan(x).any(), "a number expected"
+    return x * 2
+
+
+def chooses_the_larger(x: Tensor) -> Tensor:
+    return x.sum() if x.sum() > x.mean() else x.mean()
+
+
+def becomes_a_list(x: Tensor) -> Any:
+    return LINEAR(x)[0].tolist(), x * 2
+
+
+def selects(x: Tensor) -> Any:
+    where = (x > 0).nonzero()
+    return where * 2, x[x > 0] + 1
+
+
+def is_made_unique(x: Tensor) -> Any:
+    values, places = torch.unique(x.clamp(0, 1).round(), return_inverse=True)
+    return values * 2, places + 1
+
+
+def is_printed(x: Tensor) -> Tensor:
+    y = LINEAR(x)
+    print(y.shape, float(y.sum()))
+    return y.relu()
+
+
+def under_autocast(x: Tensor) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = LINEAR(x)
+        print(end="")
+        z = LINEAR(y)
+    return y, z, x @ x.T
+
+
+def in_other_modes(x: Tensor) -> Any:
+    with torch.enable_grad():
+        print(torch.is_grad_enabled())
+    y = x * 2
+    with torch.set_grad_enabled(True):
+        print(torch.is_grad_enabled())
+    return y, torch.is_grad_enabled()
+
+
+@dataclass
+class Case:
+    function: Callable[[Tensor], Any]
+    captures: int | None = None  # None: as many as there are sizes
+    hits: int = 1
+
+
+CASES = {
+    case.function.__name__: case
+    for case in [
+        Case(number_is_returned, 1, CALLS - 1),
+        Case(number_is_converted, 3),
+        Case(decides_a_branch, 3),
+        Case(decides_a_loop),
+        Case(is_negated, 1),
+        Case(is_asserted, 1),
+        Case(chooses_the_larger),
+        Case(becomes_a_list, 1, CALLS - 1),
+        Case(selects),
+        Case(is_made_unique),
+        Case(is_printed, 1, CALLS - 1),
+        Case(under_autocast),
+        Case(in_other_modes),
+    ]
+}
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return torch.equal(a, b) and a.dtype == b.dtype and a.stride() == b.stride()
+    if isinstance(a, (tuple, list)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+@pytest.mark.parametrize("leave", [0, 1, 2])
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_those_of_eager(name, leave, capsys):
+    case = CASES[name]
+    compiled = magneto.compile(case.function)
+    torch.manual_seed(0)
+    with magneto.config.patch(leave_at_cut=leave):
+        for _ in range(CALLS):
+            x = torch.randn(3, 4)
+            expected, said = case.function(x), capsys.readouterr().out
+            assert same(compiled(x), expected)
+            assert capsys.readouterr().out == said
+    if leave:
+        return
+    stats = magneto.counters["stats"]
+    assert stats.get("hits", 0) >= case.hits, magneto.counters
+    if case.captures is not None:
+        assert stats["captures"] <= case.captures, magneto.counters
+    assert magneto.counters["graph_break"]
+
+
+def test_a_failed_assertion_is_eager_s(capsys):
+    compiled = magneto.compile(is_asserted)
+    for _ in range(3):
+        compiled(torch.ones(3))
+    for _ in range(3):
+        with pytest.raises(AssertionError, match="a number expected") as raised:
+            compiled(torch.full((3,), float("nan")))
+        assert raised.traceback[-1].name == "is_asserted"
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_fullgraph_keeps_questions_inside():
+    compiled = magneto.compile(decides_a_branch, fullgraph=True)
+    torch.manual_seed(0)
+    for _ in range(6):
+        x = torch.randn(3, 4)
+        assert torch.equal(compiled(x), decides_a_branch(x))
+    assert not magneto.counters["graph_break"]
+
+
+def test_a_tensor_that_comes_back_in_another_shape_is_noticed():
+    shapes = iter([(2, 3), (2, 3), (3, 2), (2, 3), (6,), (2, 3), (3, 2)])
+    numbers = {"shape": (2, 3)}
+
+    def f(x: Tensor) -> Tensor:
+        y = torch.from_numpy(make(numbers["shape"]))
+        return y * 2 + x
+
+    make = __import__("numpy").ones
+    compiled = magneto.compile(f)
+    for shape in shapes:
+        numbers["shape"] = shape
+        assert torch.equal(compiled(torch.ones(())).to(torch.float32), torch.full(shape, 3.0))
