@@ -381,6 +381,7 @@ effect(
     "random_shuffle",
     "import random\nR = random.Random(5)\ndef f():\n  l = [1, 2, 3, 4, 5]\n  R.shuffle(l)\n  return l",
     "R.getstate()",
+    compiled=True,
 )
 effect("time", "import time\nlast = [0]\ndef f(): return time.perf_counter_ns() > 0", "0", compiled=True)
 effect(
@@ -428,7 +429,12 @@ effect(
     "'colorsys' in sys.modules",
     "sys.modules.pop('colorsys', None)",
 )
-effect("lock", "import threading\nL = threading.Lock()\nn = 0\ndef f():\n  with L: return L.locked()", "L.locked()")
+effect(
+    "lock",
+    "import threading\nL = threading.Lock()\nn = 0\ndef f():\n  with L: return L.locked()",
+    "L.locked()",
+    compiled=True,
+)
 effect(
     "warning",
     "import warnings\ndef f():\n  with warnings.catch_warnings(record=True) as w:\n    warnings.simplefilter('always')\n    warnings.warn('x')\n  return len(w)",
