@@ -8,6 +8,7 @@
 #include "cpython/cpython.h"
 #include "cpython/text.h"
 #include "guard/atoms.h"
+#include "guard/deaths.h"
 #include "guard/reads.h"
 #include "program/operators.h"
 #include "runtime/config.h"
@@ -120,6 +121,12 @@ bool Program::prepare(const Instruction& instruction, PyObject* const* arguments
     case Op::CheckType: return (PyObject*)Py_TYPE(operand(0)) == constants_[instruction.index].get();
     case Op::CheckTruth: return PyObject_IsTrue(operand(0)) == static_cast<int>(instruction.index);
     case Op::CheckSame: return guard::same_value(operand(0), constants_[instruction.index].get());
+    case Op::CheckDrop:
+      return guard::drops_quietly(operand(0), instruction.operand_count > 1 ? operand(1) : nullptr, instruction.index);
+    case Op::CheckDropAttribute: {
+      PyObject** dict = mg_dict_slot(operand(0));
+      return !dict || !*dict || guard::drops_quietly(*dict, operand(1), instruction.index);
+    }
     default: return false;
   }
   if (!result) PyErr_Clear();  // the function itself raises it
@@ -257,6 +264,8 @@ PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End
     if (!cut) return std::exchange(registers[program->result_], nullptr);
     if (!program->make_call(registers)) return program->leave(cut->before, registers);
     bool leaves = ++cuts_made == runtime::config().leave_at_cut;
+    // CPython drops the result when nobody needs it any more, and so do we, but later.
+    leaves |= !guard::dies_quietly(registers[cut->result], 1);
     std::shared_ptr<Stretch> next = leaves ? nullptr : program->run_next(arguments, tensors, registers);
     if (!next) {
       *end = leaves ? End::Returned : End::Left;
@@ -390,13 +399,13 @@ std::string register_name(uint32_t number) { return number == kNoRegister ? "-" 
 
 std::string Program::text(const Instruction& instruction) const {
   static constexpr const char* kNames[] = {
-      "argument", "older object", "constant",    "load key", "load cell",   "load item", "compute",
-      "compute",  "compare",      "check",       "check",    "check",       "check",     "output",
-      "tuple",    "list",         "dict",        "set",      "named tuple", "struct",    "instance",
-      "cell",     "method",       "method",      "function", "iterator",    "generator", "set",
-      "delete",   "set item",     "delete item", "set cell", "call"};
+      "argument",  "older object", "constant", "load key", "load cell",   "load item", "compute",
+      "compute",   "compare",      "check",    "check",    "check",       "check",     "drop",
+      "drop",      "output",       "tuple",    "list",     "dict",        "set",       "named tuple",
+      "struct",    "instance",     "cell",     "method",   "method",      "function",  "iterator",
+      "generator", "set",          "delete",   "set item", "delete item", "set cell",  "call"};
   static constexpr const char* kComparisons[] = {"<", "<=", "==", "!=", ">", ">="};
-  bool checks = instruction.op >= Op::CheckType && instruction.op <= Op::CheckLength;
+  bool checks = instruction.op >= Op::CheckType && instruction.op <= Op::CheckDropAttribute;
   bool has_result = !checks && instruction.op < Op::SetAttribute;
   std::string text = has_result ? "r" + std::to_string(instruction.result) + " = " : "";
   text += kNames[static_cast<int>(instruction.op)];

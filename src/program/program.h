@@ -25,19 +25,21 @@ namespace magneto::program {
 
 enum class Op : uint8_t {
   // Without effect, before the tensor work.
-  Argument,     // index: the node of guard::Arguments
-  Older,        // index: into the objects that guards vouch for
-  Constant,     // index: into the constants
-  LoadKey,      // operands: a dict; index: the constant that is the key
-  LoadCell,     // operands: a cell
-  LoadItem,     // operands: a tuple; index: which of its items
-  Unary,        // index: into kOperators; operands: a number
-  Binary,       // index: into kOperators; operands: two numbers
-  Compare,      // index: Py_LT and so on; operands: two numbers
-  CheckType,    // operands: a value; index: the constant that is its type
-  CheckTruth,   // operands: a value; index: whether it is true
-  CheckSame,    // operands: a value; index: the constant that it must be
-  CheckLength,  // operands: a tuple; index: how many items it must have
+  Argument,            // index: the node of guard::Arguments
+  Older,               // index: into the objects that guards vouch for
+  Constant,            // index: into the constants
+  LoadKey,             // operands: a dict; index: the constant that is the key
+  LoadCell,            // operands: a cell
+  LoadItem,            // operands: a tuple; index: which of its items
+  Unary,               // index: into kOperators; operands: a number
+  Binary,              // index: into kOperators; operands: two numbers
+  Compare,             // index: Py_LT and so on; operands: two numbers
+  CheckType,           // operands: a value; index: the constant that is its type
+  CheckTruth,          // operands: a value; index: whether it is true
+  CheckSame,           // operands: a value; index: the constant that it must be
+  CheckLength,         // operands: a tuple; index: how many items it must have
+  CheckDrop,           // operands: a container and perhaps a key; index: how many references are ours (guard/deaths.h)
+  CheckDropAttribute,  // the same for an object and the name of an attribute
   // Afterwards.
   Output,           // index: of the segment's outputs
   Tuple,            // operands: items

@@ -99,9 +99,10 @@ Next FrameRun::step_variables(uint8_t operation, uint32_t arg) {
     case MG_LOAD_GLOBAL: {
       PyObject* name = names_[arg >> 1];
       if (!PyDict_CheckExact(view_.globals) || !PyDict_CheckExact(view_.builtins)) return leave("unusual globals");
-      PyObject* value = PyDict_GetItemWithError(view_.globals, name);
-      if (!value && !PyErr_Occurred()) value = PyDict_GetItemWithError(view_.builtins, name);
       NodeId node = watch_.look_up_global(view_.globals, view_.builtins, name);
+      if (!watch_.alive()) return Next::Leave;
+      PyObject* value = PyDict_GetItemWithError(view_.globals, name);
+      if (!value) value = PyDict_GetItemWithError(view_.builtins, name);
       if (!value) return leave("a read of an undefined global variable");
       if (arg & 1)
         push_callable(Py_NewRef(value), node);
@@ -530,10 +531,10 @@ PyObject* FrameRun::run(bool throwing) {
     }
     if (next == Next::Return || next == Next::Yield) break;
     // CPython runs this frame from here on.
+    if (!watch_.alive()) watch_.let_go();
     mg_frame_give_back(thread_, frame_, previous_, sp_);
     mg_frame_resume_before(frame_, code_[at_].restart);
     mg_leave_frame(thread_);
-    if (!watch_.alive()) watch_.guards = guard::Reads();  // objects die when they should again
     PyObject* result = mg_eval_default(thread_, frame_, 0);
     if (result && next == Next::Generator) watch_.mark_fresh(result);
     return result;

@@ -3,6 +3,7 @@
 
 #include "cpython/cpython.h"
 #include "cpython/text.h"
+#include "guard/deaths.h"
 #include "runtime/config.h"
 #include "trace/call_table.h"
 #include "trace/frame_run.h"
@@ -265,9 +266,10 @@ PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t 
   }
   if (!was_cut) return result;
   no_collection_.emplace();
-  if (!result) {
-    give_up("an unknown function raises an exception");
-    return nullptr;
+  if (!result || !guard::dies_quietly(result, 1)) {
+    give_up(result ? "an unknown function returns an object whose end others notice (__del__, a weak reference)"
+                   : "an unknown function raises an exception");
+    return result;
   }
   open_stretch(how);
   handover.returned = provenance.add_register(last_cut_->result, result);

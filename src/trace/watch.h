@@ -55,7 +55,11 @@ struct Effect {
   py::Ref key;                                       // what of a dict; null: who knows
   py::Ref constant;                                  // of the instruction
   std::vector<std::pair<py::Ref, NodeId>> operands;  // of the instruction; the last is what is stored
+  bool drops = true;                                 // something may die of it
 };
+
+// Where in the container something is dropped; null: anywhere.
+PyObject* dropped_key(const Effect& effect);
 
 class FrameRun;
 class Writer;
@@ -74,6 +78,8 @@ class Watch {
 
   bool alive() const { return reason_.empty(); }
   void give_up(const std::string& reason);
+  // Objects die when they should again.
+  void let_go();
   const std::string& reason() const { return reason_; }
   const std::string& where() const { return where_; }  // "file.py:12 in forward", or empty
 
@@ -148,7 +154,7 @@ class Watch {
   void write_cell(PyObject* cell, Value value);
   void mutate(PyObject* container, const What& what);  // in a way that cannot be repeated
   // function(container, ...)
-  void repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count);
+  void repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count, bool drops);
   std::vector<Effect> effects;
   // Whether torch's state is what it was at the beginning of the stretch.
   bool keeps_torch_state() const { return global_state_->holds(); }
@@ -242,8 +248,10 @@ class Watch {
   void read_super(PyObject* super, PyObject* name);
   bool is_there_already(PyObject* dict, PyObject* key, Value value);
   void write_key(Effect effect);
+  void add(Effect effect);
   const Effect* last_write(PyObject* container, PyObject* key) const;
   void settle_stored(PyObject* container);
+  bool check_keys(PyObject* dict);
   PyObject* call_type(PyTypeObject* type, PyObject* const* args, size_t positional, PyObject* keyword_names);
   void before_making(PyTypeObject* type);
   bool may_be_called_later(PyObject* callable, PyObject* const* iterables, size_t count);
