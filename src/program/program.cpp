@@ -151,11 +151,13 @@ bool Program::change(const Instruction& instruction, PyObject* const* registers)
   }
 }
 
-End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers) const {
+End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
+                         bool diverges) const {
   Registers outputs;
   PyObject** r = registers.reserve(registers_);
   for (const Instruction& instruction : before_)
     if (!prepare(instruction, arguments, r)) return End::Diverged;
+  if (diverges) return End::Diverged;
   std::vector<PyObject*> inputs;
   for (uint32_t input : segment_inputs_) inputs.push_back(r[input]);
   if (!inputs.empty() && input_checks_->first_mismatch(inputs.data()) >= 0) return End::Diverged;
@@ -182,7 +184,12 @@ PyObject* Program::make_call(Registers& registers) const {
   for (uint32_t argument : cut_->arguments) values.push_back(registers[argument]);
   PyObject* names = cut_->keyword_names.get();
   size_t positional = values.size() - (names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0);
-  return registers[cut_->result] = PyObject_Vectorcall(registers[cut_->callable], values.data(), positional, names);
+  PyThreadState* thread = PyThreadState_Get();
+  auto depth = static_cast<int>(cut_->before.frames.size());
+  mg_recursion_use(thread, depth);
+  PyObject* result = PyObject_Vectorcall(registers[cut_->callable], values.data(), positional, names);
+  mg_recursion_use(thread, -depth);
+  return registers[cut_->result] = result;
 }
 
 namespace {
@@ -231,12 +238,12 @@ PyObject* Program::leave(const Exit& exit, Registers& registers) const {
 }
 
 // Runs what follows the cut under the guards that hold now; null: nothing fits, and nothing has happened.
-std::shared_ptr<Stretch> Program::run_next(PyObject* const* arguments, PyObject* const* tensors,
-                                           Registers& registers) const {
+std::shared_ptr<Stretch> Program::run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
+                                           bool diverges) const {
   std::vector<const guard::Entry*> diverged;
   while (std::shared_ptr<guard::Entry> entry = cut_->next.find(diverged)) {
     auto next = std::static_pointer_cast<Stretch>(std::move(entry));
-    End end = next->program->run_stretch(arguments, tensors, registers);
+    End end = next->program->run_stretch(arguments, tensors, registers, diverges);
     if (end == End::Returned) return next;
     registers.clear(registers_);
     if (end == End::Failed) {  // CPython raises it again, where it may be handled
@@ -266,7 +273,9 @@ PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End
     bool leaves = ++cuts_made == runtime::config().leave_at_cut;
     // CPython drops the result when nobody needs it any more, and so do we, but later.
     leaves |= !guard::dies_quietly(registers[cut->result], 1);
-    std::shared_ptr<Stretch> next = leaves ? nullptr : program->run_next(arguments, tensors, registers);
+    std::shared_ptr<Stretch> next =
+        leaves ? nullptr
+               : program->run_next(arguments, tensors, registers, cuts_made == runtime::config().diverge_at_cut);
     if (!next) {
       *end = leaves ? End::Returned : End::Left;
       if (!leaves && why_left) *why_left = program->why_nothing_fits();

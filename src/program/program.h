@@ -159,6 +159,7 @@ class Program {
   uint32_t emit(Op op, uint32_t index, const std::vector<uint32_t>& operands = {});
   // The same, if CPython takes over there.
   uint32_t emit(Exit* exit, Op op, uint32_t index, const std::vector<uint32_t>& operands = {});
+  size_t size() const { return before_.size() + after_.size(); }  // in instructions
   uint32_t new_register() { return registers_++; }
   uint32_t register_count() const { return registers_; }  // with those of the programs before
   uint32_t add_constant(PyObject* value);
@@ -189,9 +190,12 @@ class Program {
  private:
   class Registers;
   bool prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const;
-  End run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers) const;
+  // `diverges`: in any case, once all is checked.
+  End run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
+                  bool diverges = false) const;
   PyObject* make_call(Registers& registers) const;
-  std::shared_ptr<Stretch> run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers) const;
+  std::shared_ptr<Stretch> run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
+                                    bool diverges) const;
   std::string why_nothing_fits() const;
   PyObject* leave(const Exit& exit, Registers& registers) const;
   bool change(const Instruction& instruction, PyObject* const* registers) const;

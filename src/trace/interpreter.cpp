@@ -6,6 +6,7 @@
 #include <Python.h>
 #include <frameobject.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -433,7 +434,9 @@ Next FrameRun::serve_break() {
   if (!mg_must_break(thread_)) [[likely]]
     return Next::Go;
   runtime::PauseWatch pause;
-  return mg_serve_break(thread_) < 0 ? Next::Error : Next::Go;
+  int served = mg_serve_break(thread_);
+  if (mg_is_tracing(thread_)) watch_.give_up("a debugger or profiler follows the thread");
+  return served < 0 ? Next::Error : Next::Go;
 }
 
 Next FrameRun::step() {
@@ -452,6 +455,7 @@ Next FrameRun::step() {
     case MG_RESUME:
     case MG_LOOP:
       if (++watch_.loops > kMaxLoops) watch_.give_up("the call runs too long to be watched");
+      watch_.check_size();
       if (instruction.operation != MG_RESUME ||
           instruction.operand < 2) {  // while a generator delegates, the inner one is asked
         if (thread_->async_exc) return leave("an exception that another thread has sent");
@@ -578,6 +582,7 @@ PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
   FrameRun run(*watch, thread, frame, mg_decoded(view.code));
   run.take_nodes();
   watch->running.push_back(&run);
+  watch->depth = std::max(watch->depth, watch->running.size());
   PyObject* result = run.run(throwing);
   watch->running.pop_back();
   return result;

@@ -35,8 +35,18 @@ bool Watch::ends_cleanly() {
   return alive();
 }
 
+void Watch::check_size() {
+  const runtime::Config& config = runtime::config();
+  size_t steps = std::max(provenance.size() + effects.size(), program_->size());
+  if (steps > static_cast<size_t>(config.program_limit))
+    give_up("the call computes or changes too much for a program (program_limit)");
+  else if (alive() && recording->op_count() > static_cast<size_t>(config.graph_limit))
+    give_up("the call runs too many tensor operations for a graph (graph_limit)");
+}
+
 // Everything is written: the tensor work and the guards are added.
 bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
+  if (alive()) check_size();
   if (!alive()) return false;
   std::unique_ptr<runtime::Segment> segment = recording->finish(writer_->outputs);
   if (!segment) give_up("the recording failed");
@@ -265,6 +275,10 @@ PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t 
     result = PyObject_Vectorcall(callable, args, positional, keyword_names);
   }
   if (!was_cut) return result;
+  if (mg_is_tracing(PyThreadState_Get())) {
+    give_up("a debugger or profiler follows the thread");
+    return result;
+  }
   no_collection_.emplace();
   if (!result || !guard::dies_quietly(result, 1)) {
     give_up(result ? "an unknown function returns an object whose end others notice (__del__, a weak reference)"

@@ -34,6 +34,13 @@ bool has_plain_keys(PyObject* dict) {
   return true;
 }
 
+// Of a dict with plain keys, under an atom.
+PyObject* item_of(PyObject* dict, PyObject* key) {
+  PyObject* value = PyDict_GetItemWithError(dict, key);
+  if (!value) PyErr_Clear();
+  return value;
+}
+
 // Whether the function is called because something dies.
 bool is_last_word(PyObject* function, PyObject* self) {
   static PyObject* name = PyUnicode_InternFromString("__del__");
@@ -199,11 +206,10 @@ NodeId Watch::look_up_key(PyObject* dict, PyObject* key) {
   }
   if (is_changed(dict)) {
     const Effect* write = last_write(dict, key);
-    if (write && !write->key) give_up("the call looks into a dict that it has changed");
-    if (write) return write->operands.back().second;
+    if (write && !write->key) return give_up("the call looks into a dict that it has changed"), kKnown;
+    if (write) return written(*write, item_of(dict, key));
   }
-  PyObject* value = PyDict_GetItemWithError(dict, key);
-  if (!value) PyErr_Clear();
+  PyObject* value = item_of(dict, key);
   if (value && may_be_carried(value)) return provenance.add_read(dict, key, value);
   if (guards.read_key(dict, key)) saw(value);
   return kKnown;
@@ -355,7 +361,7 @@ void Watch::read_truth(PyObject* value) {
 NodeId Watch::look_up_cell(PyObject* cell) {
   if (!alive() || is_fresh(cell)) return kKnown;
   if (const Effect* write = is_changed(cell) ? last_write(cell, nullptr) : nullptr)
-    return write->operands.back().second;
+    return written(*write, PyCell_GET(cell));
   PyObject* value = PyCell_GET(cell);
   if (value && may_be_carried(value)) return provenance.add_read(cell, nullptr, value);
   guards.read_cell(cell, value);
@@ -465,20 +471,33 @@ void Watch::check_tensors(PyObject* result, const What& what) {
 
 // ---- effects
 
-// Storing what is there already is no effect, as long as a guard says that it is there.
+// Storing what is there already is no effect, as long as a guard says that it is there. (True also after giving up.)
 bool Watch::is_there_already(PyObject* dict, PyObject* key, Value value) {
+  if (!check_keys(dict)) return true;
   if (!value.object || !provenance.is_known(value.node) || is_changed(dict)) return false;
-  PyObject* now = guard::find_key(dict, key);
+  PyObject* now = item_of(dict, key);
   if (!now || (now != value.object && !guard::same_atom(now, value.object))) return false;
   read_dict_key(dict, key);
   return true;
 }
 
 const Effect* Watch::last_write(PyObject* container, PyObject* key) const {
+  Py_hash_t hash = key ? PyObject_Hash(key) : 0;
   for (auto effect = effects.rbegin(); effect != effects.rend(); ++effect)
-    if (effect->container == container && (!effect->key || !key || guard::same_atom(effect->key.get(), key)))
+    if (effect->container == container &&
+        (!effect->key || !key || (effect->hash == hash && guard::same_atom(effect->key.get(), key))))
       return &*effect;
   return nullptr;
+}
+
+// The node of what the call has written, if it is still there: a signal handler or another thread may have come by.
+NodeId Watch::written(const Effect& write, PyObject* now) {
+  using program::Op;
+  bool empties = write.op == Op::SetCell && write.operands.size() == 1;
+  bool deletes = empties || write.op == Op::DeleteAttribute || write.op == Op::DeleteItem;
+  if (now != (deletes ? nullptr : write.operands.back().first.get()))
+    give_up("somebody else changes what the call has changed");
+  return write.operands.back().second;
 }
 
 // What was stored into the container is about to be taken out where nobody follows it.
@@ -492,7 +511,7 @@ void Watch::settle_stored(PyObject* container) {
 void Watch::write_key(Effect effect) {
   bool deletes = effect.op == program::Op::DeleteAttribute || effect.op == program::Op::DeleteItem;
   if (deletes && effect.key) read_dict_key(effect.container, effect.key.get());
-  PyObject* old = effect.key ? guard::find_key(effect.container, effect.key.get()) : nullptr;
+  PyObject* old = effect.key ? item_of(effect.container, effect.key.get()) : nullptr;
   if (old && Py_REFCNT(old) == 2 && guards.is_owner(old))  // it must die now, and not when the guards let it go
     return give_up("the call drops an object that it has looked into");
   add(std::move(effect));
@@ -506,9 +525,13 @@ PyObject* dropped_key(const Effect& effect) {
 
 // What dies of a change must not run code: in later calls it is something else, and dies at another moment.
 void Watch::add(Effect effect) {
+  if (!alive()) return;
+  if (effect.key) effect.hash = PyObject_Hash(effect.key.get());
   auto ours = static_cast<Py_ssize_t>(effects.size()) + kOwnReferences;
-  if (effect.drops && !guard::drops_quietly(effect.container, dropped_key(effect), ours))
-    return give_up("the call drops an object whose end others notice (__del__, a weak reference)");
+  PyObject* key = dropped_key(effect);
+  bool quiet = !effect.drops || (effect.key ? guard::dies_quietly(item_of(effect.container, key), ours)
+                                            : guard::drops_quietly(effect.container, key, ours));
+  if (!quiet) return give_up("the call drops an object whose end others notice (__del__, a weak reference)");
   if (effect.container) changed_.insert(effect.container);
   effects.push_back(std::move(effect));
 }

@@ -56,6 +56,7 @@ struct Effect {
   py::Ref constant;                                  // of the instruction
   std::vector<std::pair<py::Ref, NodeId>> operands;  // of the instruction; the last is what is stored
   bool drops = true;                                 // something may die of it
+  Py_hash_t hash = 0;                                // of the key
 };
 
 // Where in the container something is dropped; null: anywhere.
@@ -73,6 +74,9 @@ class Watch {
   Watch& operator=(const Watch&) = delete;
 
   static Watch* current();
+
+  // Captures that have given up may have others inside them: how many there are.
+  int nesting() const { return nesting_; }
 
   // ---- giving up: the call goes on as Python would run it, and is not compiled
 
@@ -191,6 +195,8 @@ class Watch {
   // to that cut.
   void finish(Value result);
   bool has_program() const;
+  // Gives up on a call that would make too large a program.
+  void check_size();
   bool may_cut = true;            // else an unknown function ends the watch
   bool cuts_at_questions = true;  // else what is asked from tensors is recorded with its answer
   // What an earlier capture of the same call left: as long as this one does the same, it adds to that.
@@ -209,6 +215,7 @@ class Watch {
   guard::Reads guards;
   std::unique_ptr<runtime::Recording> recording;
   size_t frames = 0;               // watched so far
+  size_t depth = 0;                // the most that were running at a time
   size_t loops = 0;                // backward jumps and calls so far
   std::vector<FrameRun*> running;  // watched frames, outermost first
   // How many frames were running when C code was entered that looks at what Python code hands to it.
@@ -250,6 +257,7 @@ class Watch {
   void write_key(Effect effect);
   void add(Effect effect);
   const Effect* last_write(PyObject* container, PyObject* key) const;
+  NodeId written(const Effect& write, PyObject* now);
   void settle_stored(PyObject* container);
   bool check_keys(PyObject* dict);
   PyObject* call_type(PyTypeObject* type, PyObject* const* args, size_t positional, PyObject* keyword_names);
@@ -285,6 +293,7 @@ class Watch {
   PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh
   std::string reason_, where_;
   Watch* outer_;
+  int nesting_ = outer_ ? outer_->nesting_ + 1 : 1;
   std::optional<runtime::NoCollection> no_collection_{std::in_place};
 };
 
