@@ -402,6 +402,12 @@ PyObject* Program::build_instance(const Recipe& recipe, const uint32_t* operands
 
 namespace {
 
+// Runs no code of the user's.
+std::string shown(PyObject* constant) {
+  bool plain = guard::is_atom(constant) || Py_TYPE(constant) == &PyMethodDescr_Type;
+  return plain ? py::repr(constant, 60) : "a " + py::type_name(constant);
+}
+
 std::string register_name(uint32_t number) { return number == kNoRegister ? "-" : "r" + std::to_string(number); }
 
 }  // namespace
@@ -427,7 +433,7 @@ std::string Program::text(const Instruction& instruction) const {
     case Op::SetAttribute:
     case Op::DeleteAttribute:
     case Op::CheckSame:
-    case Op::Call: text += " " + py::repr(constants_[instruction.index].get(), 60); break;
+    case Op::Call: text += " " + shown(constants_[instruction.index].get()); break;
     case Op::NamedTuple:
     case Op::Struct:
     case Op::CheckType: text += std::string(" ") + ((PyTypeObject*)constants_[instruction.index].get())->tp_name; break;

@@ -208,6 +208,7 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   for (size_t i = 0; i < count; ++i) cut->arguments.push_back(writer_->value(innermost.value_at(args + i)));
   cut->keyword_names = py::Ref::borrow(keyword_names);
   cut->result = program_->new_register();
+  for (FrameRun* frame : running) writer_->value({frame->function()});  // which may hold what is built for it
   make_opaque();
   describe_frames(&cut->before, program::kNoRegister, how);
   describe_frames(&cut->after, cut->result, how);
