@@ -284,6 +284,7 @@ def test_a_hundred_thousand_calls_leave_nothing(source):
         for i in range(count):
             if i % 1000 == 0:
                 function.reset()
+                _core.reset_counters()
             function()
         gc.collect()
         return sys.getallocatedblocks(), len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
