@@ -12,14 +12,17 @@ class Scenario:
     state: str = "LOG"  # an expression: what the calls left
     steps: list[str] = field(default_factory=lambda: ["pass"] * 5)  # run before each call
     args: str = ""
+    adaptive: bool = False  # how often plain Python asks depends on how warm its code is, from 3.12 on at once
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def hostile(name: str, source: str, state: str = "LOG", steps: list[str] | None = None, args: str = "") -> None:
+def hostile(
+    name: str, source: str, state: str = "LOG", steps: list[str] | None = None, args: str = "", adaptive: bool = False
+) -> None:
     assert name not in SCENARIOS, name
-    scenario = Scenario(dedent(source), state, args=args)
+    scenario = Scenario(dedent(source), state, args=args, adaptive=adaptive)
     if steps:
         scenario.steps = steps
     SCENARIOS[name] = scenario
@@ -176,12 +179,24 @@ o, D, n = C(), {}, 1
 hostile("key_in_the_globals", KEY + "def f(): return n\nglobals()[Key('absent')] = 1\nn = 2")
 hostile("key_before_a_global", KEY + "globals().pop('n')\nglobals()[Key('n')] = 1\nn = 2\ndef f(): return n")
 hostile("key_before_a_builtin", KEY + "globals()[Key('len')] = 1\ndef f(): return len([1])")
-hostile("key_before_an_attribute", KEY + "vars(o)[Key('x')] = 1\no.x = 5\ndef f(): return o.x")
+hostile("key_before_an_attribute", KEY + "vars(o)[Key('x')] = 1\no.x = 5\ndef f(): return o.x", adaptive=True)
 hostile("key_before_a_missing_attribute", KEY + "vars(o)[Key('x')] = 1\ndef f(): return getattr(o, 'x', 3)")
 hostile("key_before_a_method", KEY + "C.m = lambda self: 1\nvars(o)[Key('m')] = 1\ndef f(): return o.m()")
-hostile("key_before_a_stored_attribute", KEY + "vars(o)[Key('x')] = 1\no.x = 5\ndef f():\n  o.x = 5\n  return 1")
-hostile("key_before_a_counted_attribute", KEY + "vars(o)[Key('x')] = 1\no.x = 5\ndef f():\n  o.x += 1\n  return 1")
-hostile("key_before_a_deleted_attribute", KEY + "vars(o)[Key('x')] = 1\ndef f():\n  o.x = 5\n  del o.x\n  return 1")
+hostile(
+    "key_before_a_stored_attribute",
+    KEY + "vars(o)[Key('x')] = 1\no.x = 5\ndef f():\n  o.x = 5\n  return 1",
+    adaptive=True,
+)
+hostile(
+    "key_before_a_counted_attribute",
+    KEY + "vars(o)[Key('x')] = 1\no.x = 5\ndef f():\n  o.x += 1\n  return 1",
+    adaptive=True,
+)
+hostile(
+    "key_before_a_deleted_attribute",
+    KEY + "vars(o)[Key('x')] = 1\ndef f():\n  o.x = 5\n  del o.x\n  return 1",
+    adaptive=True,
+)
 hostile("key_before_an_item", KEY + "D[Key('x')] = 1\nD['x'] = 5\ndef f(): return D['x']")
 hostile("key_before_an_item_by_get", KEY + "D[Key('x')] = 1\nD['x'] = 5\ndef f(): return D.get('x')")
 hostile("key_before_an_item_in", KEY + "D[Key('x')] = 1\nD['x'] = 5\ndef f(): return 'x' in D")
@@ -330,6 +345,7 @@ for _death, (_drop, _make) in DEATHS.items():
                 + f"KEPT = []\nL.append(0)\ndef f():\n  a = len(LOG)\n  {_drop}\n  return a, len(LOG), getattr(o, 'count', 0)",
                 "(LOG, len(KEPT))",
                 _steps,
+                adaptive=(_death, _word) == ("swapped", "calls_f_again"),
             )
 hostile(
     "callback_of_a_weak_reference",

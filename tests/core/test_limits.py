@@ -166,7 +166,9 @@ def test_deep_recursion_of_compiled_functions_is_as_deep_as_in_plain_python(firs
                 seen.append(best)
             return seen
         plain, ours = measure(lambda f: f), measure(watched)
-        print(max(abs(a - b) for a, b in zip(plain, ours)) < 8, plain, ours)
+        # From 3.12 on C functions have a limit of their own, which is felt first.
+        close = 8 if sys.version_info < (3, 12) else 400
+        print(max(abs(a - b) for a, b in zip(plain, ours)) < close, plain, ours)
         """)
     assert out.startswith("True"), out
 
