@@ -59,11 +59,12 @@ bool fills_memory_by_hand(PyObject* callable) {
   return name == "tensor" || name == "as_tensor" || name == "asarray" || name == "new_tensor";
 }
 
-bool contains_tensor(PyObject* value) {
-  if (runtime::tensor_plug().is_tensor(value)) return true;
+// Or is nested so deeply that one need not look.
+bool contains_tensor(PyObject* value, int depth = 0) {
+  if (runtime::tensor_plug().is_tensor(value) || depth > 64) return true;
   if (!PyList_Check(value) && !PyTuple_Check(value)) return false;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
-    if (contains_tensor(PySequence_Fast_GET_ITEM(value, i))) return true;
+    if (contains_tensor(PySequence_Fast_GET_ITEM(value, i), depth + 1)) return true;
   return false;
 }
 

@@ -130,22 +130,23 @@ bool Watch::can_be_put_back(const FrameRun& frame) const {
 }
 
 // Whether code that has seen the opaque objects could change this one, which the call made.
-bool Watch::reaches_opaque(PyObject* object, guard::PointerSet* seen) const {
-  if (!object || guard::is_atom(object)) return false;
-  if (opaque_.contains(object) || arguments_.containers().contains(object)) return true;
-  bool holds_others = PyTuple_Check(object) || PyMethod_Check(object) || fresh_.contains(object);
-  if (!holds_others || !Py_TYPE(object)->tp_traverse || !seen->insert(object)) return false;
-  struct Search {
-    const Watch& watch;
-    guard::PointerSet* seen;
-  } search{*this, seen};
-  return Py_TYPE(object)->tp_traverse(
-             object,
-             [](PyObject* part, void* data) -> int {
-               auto& search = *static_cast<Search*>(data);
-               return PyType_Check(part) ? 0 : search.watch.reaches_opaque(part, search.seen);
-             },
-             &search) != 0;
+bool Watch::reaches_opaque(PyObject* object) const {
+  guard::PointerSet seen;
+  std::vector<PyObject*> open{object};  // no recursion: it may be nested deeply
+  while (!open.empty()) {
+    PyObject* next = open.back();
+    open.pop_back();
+    if (guard::is_atom(next) || PyType_Check(next)) continue;
+    if (opaque_.contains(next) || arguments_.containers().contains(next)) return true;
+    bool holds_others = PyTuple_Check(next) || PyMethod_Check(next) || fresh_.contains(next);
+    if (!holds_others || !Py_TYPE(next)->tp_traverse || !seen.insert(next)) continue;
+    auto visit = [](PyObject* part, void* parts) -> int {
+      static_cast<std::vector<PyObject*>*>(parts)->push_back(part);
+      return 0;
+    };
+    Py_TYPE(next)->tp_traverse(next, visit, &open);
+  }
+  return false;
 }
 
 // What was built for the unknown function, and all that leads to it, is not known any more.
@@ -157,8 +158,7 @@ void Watch::make_opaque() {
     for (FrameRun* frame : running)
       for (size_t i = 0; i < frame->size() && alive(); ++i) {
         auto [object, node] = frame->value(i);
-        guard::PointerSet seen;
-        if (!object || writer_->find(object) || !reaches_opaque(object, &seen)) continue;
+        if (!object || writer_->find(object) || !reaches_opaque(object)) continue;
         writer_->value({object, node});
         opaque_.insert(object);
         changed = true;

@@ -444,9 +444,14 @@ void Watch::leave_function(PyObject* result) {
 
 // Guards say what an argument holds, not where it lives.
 void Watch::use_identity(PyObject* value, const char* what) {
-  if (PyTuple_Check(value))
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) use_identity(PyTuple_GET_ITEM(value, i), what);
-  if (is_argument(value)) give_up(std::string("the call uses the identity of an argument (") + what + ")");
+  std::vector<PyObject*> open{value};  // no recursion: it may be nested deeply
+  while (!open.empty() && alive()) {
+    PyObject* next = open.back();
+    open.pop_back();
+    if (is_argument(next)) give_up(std::string("the call uses the identity of an argument (") + what + ")");
+    for (Py_ssize_t i = 0; PyTuple_Check(next) && i < PyTuple_GET_SIZE(next); ++i)
+      open.push_back(PyTuple_GET_ITEM(next, i));
+  }
 }
 
 void Watch::note_tensor_work() {

@@ -240,7 +240,7 @@ class Watch {
   void add_input(PyObject* tensor, uint32_t number);
   bool can_be_put_back(const FrameRun& frame) const;
   void make_opaque();
-  bool reaches_opaque(PyObject* object, guard::PointerSet* seen) const;
+  bool reaches_opaque(PyObject* object) const;
   PyObject* call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names,
                          How how = How::Called);
   void fail_from_recording(const std::string& reason);

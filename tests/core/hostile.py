@@ -686,3 +686,41 @@ hostile(
       return x, y
     """,
 )
+
+# -- nested without end -----------------------------------------------------------------------------------------------
+
+NESTED = "import queue\nb = queue.SimpleQueue()\n"
+hostile(
+    "nested_lists_behind_a_cut",
+    NESTED + "def f():\n  l = []\n  for _ in range(100_000): l = [l]\n  b.put(1)\n  return b.get()",
+    "b.qsize()",
+    ["pass"] * 3,
+)
+hostile(
+    "address_of_nested_tuples",
+    "def f():\n  t = ()\n  for _ in range(100_000): t = (t,)\n  return id(t) != 0",
+    steps=["pass"] * 3,
+)
+hostile(
+    "nested_value_that_is_dropped",
+    "class C: pass\no = C()\ndef make():\n  l = []\n  for _ in range(100_000): l = [l]\n  return l\ndef f():\n  o.x = None\n  return 1",
+    "o.x",
+    ["o.x = make()"] * 4,
+)
+hostile(
+    "list_that_contains_itself_is_dropped",
+    "class C: pass\no = C()\ndef f():\n  o.x = 1\n  return 1",
+    "o.x",
+    ["o.x = []; o.x.append(o.x)"] * 4,
+)
+hostile(
+    "keyword_of_two_kinds",
+    """
+    class S(str):
+      def __eq__(self, other): LOG.append('eq'); return str.__eq__(self, other)
+      __hash__ = str.__hash__
+    def f(a=1): return a
+    """,
+    steps=["k = 'a'", "k = S('a')", "k = 'a'", "k = S('a')", "k = 'a'"],
+    args="**{k: 5}",
+)
