@@ -232,8 +232,13 @@ PyObject* mg_suspended_generator(PyThreadState* thread, mg_snapshot* snapshot);
 // ---- the evaluator
 
 PyObject* mg_eval_default(PyThreadState* thread, mg_frame* frame, int throwing);
+// How many more Python frames the recursion limit allows, and frames that count towards it although nobody made them.
+int mg_recursion_left(PyThreadState* thread);
+void mg_recursion_use(PyThreadState* thread, int frames);
 // A debugger, profiler or coverage tool follows this thread.
 bool mg_is_tracing(PyThreadState* thread);
+// One that must see every line: a debugger or coverage tool.
+bool mg_is_tracing_lines(PyThreadState* thread);
 // One follows this code alone (sys.monitoring).
 bool mg_is_monitored(PyCodeObject* code);
 

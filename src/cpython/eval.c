@@ -12,6 +12,14 @@ PyObject* mg_eval_default(PyThreadState* thread, mg_frame* frame, int throwing) 
   return _PyEval_EvalFrameDefault(thread, frame, throwing);
 }
 
+#if PY_VERSION_HEX >= 0x030c0000
+int mg_recursion_left(PyThreadState* thread) { return thread->py_recursion_remaining; }
+void mg_recursion_use(PyThreadState* thread, int frames) { thread->py_recursion_remaining -= frames; }
+#else
+int mg_recursion_left(PyThreadState* thread) { return thread->recursion_remaining; }
+void mg_recursion_use(PyThreadState* thread, int frames) { thread->recursion_remaining -= frames; }
+#endif
+
 bool mg_is_tracing(PyThreadState* thread) {
   if (thread->c_tracefunc || thread->c_profilefunc) return true;
 #if PY_VERSION_HEX >= 0x030c0000
@@ -19,6 +27,14 @@ bool mg_is_tracing(PyThreadState* thread) {
     if (thread->interp->monitors.tools[i]) return true;
 #endif
   return false;
+}
+
+bool mg_is_tracing_lines(PyThreadState* thread) {
+#if PY_VERSION_HEX >= 0x030c0000
+  uint8_t* tools = thread->interp->monitors.tools;
+  if (tools[PY_MONITORING_EVENT_LINE] || tools[PY_MONITORING_EVENT_INSTRUCTION]) return true;
+#endif
+  return thread->c_tracefunc != NULL;
 }
 
 bool mg_is_monitored(PyCodeObject* code) {

@@ -73,6 +73,7 @@ Capture capture(PyObject* function, const guard::CallArguments& call, bool whole
   capture.where = watch.where();
   if (!watch.has_program()) return capture;
   capture.breaks = std::move(watch.breaks);
+  capture.depth = static_cast<int>(watch.depth);
   capture.added = watch.outcome == trace::Watch::Outcome::Added;
   if (watch.outcome != trace::Watch::Outcome::Own) return capture;
   arguments->freeze();

@@ -20,6 +20,7 @@ struct Variant : guard::Entry {
   // Calls that CPython had to finish ask for another capture, later each time that this brings nothing.
   int64_t captures_in_vain = 0;
   int64_t capture_in = -1;  // so many more calls; -1: not at all
+  int depth = 0;            // of Python calls, which the program does not make
 };
 
 struct Capture {
@@ -27,6 +28,7 @@ struct Capture {
   std::shared_ptr<Variant> variant;  // null: not compiled, for this reason, or part of the base
   bool added = false;                // to the base
   std::string reason, where;
+  int depth = 0;                    // of Python calls
   std::vector<std::string> breaks;  // why the program is in several parts
   std::vector<guard::Read> reads;   // the guards of the variant, to be put into the function's trie
   guard::RootNames roots;           // what they start from

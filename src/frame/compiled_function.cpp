@@ -15,6 +15,7 @@
 #include "runtime/config.h"
 #include "runtime/log.h"
 #include "runtime/state.h"
+#include "trace/watch.h"
 
 namespace magneto::frame {
 
@@ -37,6 +38,7 @@ struct State {
   std::map<std::string, int64_t> failures, misses, breaks;
   int64_t captures = 0;
   int64_t failures_in_a_row = 0;
+  bool has_told = false;  // that it is captured no more
 };
 
 struct CompiledFunction {
@@ -95,13 +97,17 @@ void remove_variant(State& state, const Variant& variant) {
   if (group.trie.empty()) state.groups.erase(state.groups.begin() + (&group - state.groups.data()));
 }
 
-void note_miss(CompiledFunction* self, const CallArguments& call) {
+// Of the newest variant, in words.
+std::string why_not_fitting(CompiledFunction* self, const CallArguments& call) {
   State& state = *self->state;
   const Variant& latest = *state.variants.front();
   std::string why = latest.arguments->explain(call);
   if (why.empty())
     why = group_of(state, *latest.arguments).trie.explain(latest, name_roots(self->function, *latest.arguments));
-  if (why.empty()) why = "a value that the call computes with or asks from a tensor is another one";
+  return why.empty() ? "a value that the call computes with or asks from a tensor is another one" : why;
+}
+
+void note_miss(State& state, const std::string& why) {
   runtime::count("recompile", why);
   ++state.misses[why];
   runtime::log(runtime::Log::Guards, state.name + ": captured again because " + why);
@@ -158,6 +164,8 @@ PyObject* capture_call(CompiledFunction* self, const CallArguments& call, std::s
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   if (base) base->captures_in_vain = captured.added ? 0 : base->captures_in_vain + 1;
+  if (Variant* variant = captured.variant ? captured.variant.get() : captured.added ? base.get() : nullptr)
+    variant->depth = std::max(variant->depth, captured.depth);
   if (captured.variant)
     add_variant(*self->state, captured);
   else if (captured.added)
@@ -170,9 +178,7 @@ PyObject* capture_call(CompiledFunction* self, const CallArguments& call, std::s
 }
 
 // Whether another capture of a function that has variants may pay.
-bool may_capture_more(const State& state) {
-  return config().enabled && state.captures < config().recapture_limit && why_not_now().empty();
-}
+bool may_capture_more(const State& state) { return state.captures < config().recapture_limit && why_not_now().empty(); }
 
 // CPython had to finish a call: plans a capture that adds what was missing.
 void note_left(State& state, Variant& variant, const std::string& why) {
@@ -184,20 +190,30 @@ void note_left(State& state, Variant& variant, const std::string& why) {
   runtime::log(runtime::Log::Guards, state.name + ": will be captured again because " + why);
 }
 
+// Once: the function is captured no more.
+void tell_limit(CompiledFunction* self, const CallArguments& call) {
+  State& state = *self->state;
+  std::string text = state.name + " was captured " + std::to_string(state.captures) +
+                     " times (recapture_limit); calls that none of its compiled forms fits run eagerly from now on";
+  if (!state.variants.empty()) text += ". The newest did not fit this time because " + why_not_fitting(self, call);
+  runtime::warn_once(text);
+}
+
 // No variant fits: watch this call, if that may still pay.
 PyObject* miss(CompiledFunction* self, const CallArguments& call) {
   State& state = *self->state;
-  if (!config().enabled || mg_why_unsupported()) return run_eagerly(self, call);
+  if (mg_why_unsupported()) return run_eagerly(self, call);
   if (state.failures_in_a_row >= config().capture_attempts) return run_eagerly(self, call);
   if (state.captures >= config().recapture_limit) {
     runtime::count("eager", "the function was captured too often (recapture_limit)");
+    if (!std::exchange(state.has_told, true)) tell_limit(self, call);
     return run_eagerly(self, call);
   }
   if (std::string why = why_not_now(); !why.empty()) {
     note_failure(state, why, "");
     return run_eagerly(self, call);
   }
-  if (!state.variants.empty()) note_miss(self, call);
+  if (!state.variants.empty()) note_miss(state, why_not_fitting(self, call));
   return capture_call(self, call, nullptr);
 }
 
@@ -214,15 +230,27 @@ std::shared_ptr<Variant> find_variant(State& state, const CallArguments& call, M
   return nullptr;
 }
 
+constexpr int kMaxNesting = 8;  // of captures: each takes C stack
+
+// The call is part of one that is being watched, or of what is kept away from it.
+bool must_stay_eager() {
+  const runtime::ThreadState& mine = runtime::thread_state();
+  bool watched = mine.watch && (mine.watch->alive() || mine.watch->nesting() == kMaxNesting);
+  return watched || mine.watch_paused || !config().enabled;
+}
+
 PyObject* call(PyObject* object, PyObject* const* args, size_t flagged_count, PyObject* keyword_names) {
   CompiledFunction* self = as_compiled(object);
   CallArguments call{args, static_cast<size_t>(PyVectorcall_NARGS(flagged_count)), keyword_names};
   State& state = *self->state;
   ++runtime::process_state().calls;
-  if (runtime::thread_state().watch) return run_eagerly(self, call);  // part of the function that is being watched
+  if (must_stay_eager()) return run_eagerly(self, call);
+  PyThreadState* thread = PyThreadState_Get();
+  if (mg_is_tracing_lines(thread)) return miss(self, call);
   Matched matched;
   std::vector<const guard::Entry*> diverged;
   while (std::shared_ptr<Variant> variant = find_variant(state, call, matched, diverged)) {
+    if (mg_recursion_left(thread) < variant->depth) return run_eagerly(self, call);  // which raises RecursionError
     if (variant->capture_in >= 0 && variant->capture_in-- == 0 && may_capture_more(state))
       return capture_call(self, call, std::move(variant));
     py::Ref keep = py::Ref::borrow(object);  // the call may drop the last reference to it

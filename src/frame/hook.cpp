@@ -53,9 +53,9 @@ PyObject* evaluate(PyThreadState* thread, mg_frame* frame, int throwing) {
   if (!throwing && is_hooked()) return evaluate_hooked(thread, frame);
   auto& state = runtime::process_state();
   mg_eval_function previous = state.previous_evaluator;
-  // Under a hook CPython spends C stack on every call. Once the only watch has given up, the hook is in the way; so it
+  // Under a hook CPython spends C stack on every call. Once all watches have given up, the hook is in the way; so it
   // is when somebody who stood on top of it has put it back.
-  if (state.hook_users <= (watch ? 1 : 0)) uninstall();
+  if (state.hook_users <= (watch ? watch->nesting() : 0)) uninstall();
   return hand_on(previous, thread, frame, throwing);
 }
 

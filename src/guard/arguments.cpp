@@ -20,7 +20,8 @@ bool same_names(PyObject* a, PyObject* b) {
   if (!a || !b || PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); ++i) {
     PyObject *x = PyTuple_GET_ITEM(a, i), *y = PyTuple_GET_ITEM(b, i);
-    if (x != y && PyUnicode_Compare(x, y) != 0) return false;
+    bool plain = PyUnicode_CheckExact(x) && PyUnicode_CheckExact(y);  // others have an __eq__ of their own
+    if (x != y && (!plain || PyUnicode_Compare(x, y) != 0)) return false;
   }
   return true;
 }
@@ -52,7 +53,9 @@ Arguments::Arguments(const CallArguments& call)
       checks_(tensor_plug().tensor_checks()) {
   for (size_t i = 0; i < call.size() && refusal_.empty(); ++i) {
     std::string name = "args[" + std::to_string(i) + "]";
-    if (i >= call.positional) name = py::text(PyTuple_GET_ITEM(call.keyword_names, i - call.positional));
+    PyObject* keyword = i < call.positional ? nullptr : PyTuple_GET_ITEM(call.keyword_names, i - call.positional);
+    if (keyword && !PyUnicode_CheckExact(keyword)) refusal_ = "the name of a keyword is no plain string";
+    if (keyword) name = py::text(keyword);
     add(call.values[i], -1, static_cast<Py_ssize_t>(i), nullptr, name);
   }
   tensor_count_ = checks_->size();

@@ -386,8 +386,9 @@ Reads::Holding Reads::holding_of(PyObject* value) {
   Holding answer = Holding::Nothing;
   if (PyTuple_Check(value))
     answer = Holding::Tuple;
-  else if (PyCode_Check(value) || PySlice_Check(value) || PyFrozenSet_CheckExact(value))
-    answer = Holding::Value;
+  else if (PyCode_Check(value) || PySlice_Check(value) || PyFrozenSet_CheckExact(value) || PyLong_Check(value) ||
+           PyFloat_Check(value) || PyComplex_Check(value) || PyUnicode_Check(value) || PyBytes_Check(value))
+    answer = Holding::Value;  // also of a class built on these, whose contents have no guards of their own
   else if (PyFunction_Check(value) || PyType_Check(value) || PyModule_Check(value))
     answer = Holding::Nothing;
   else if (PyCFunction_Check(value))

@@ -8,6 +8,7 @@
 #include "cpython/cpython.h"
 #include "cpython/text.h"
 #include "guard/atoms.h"
+#include "guard/deaths.h"
 #include "guard/reads.h"
 #include "program/operators.h"
 #include "runtime/config.h"
@@ -120,6 +121,12 @@ bool Program::prepare(const Instruction& instruction, PyObject* const* arguments
     case Op::CheckType: return (PyObject*)Py_TYPE(operand(0)) == constants_[instruction.index].get();
     case Op::CheckTruth: return PyObject_IsTrue(operand(0)) == static_cast<int>(instruction.index);
     case Op::CheckSame: return guard::same_value(operand(0), constants_[instruction.index].get());
+    case Op::CheckDrop:
+      return guard::drops_quietly(operand(0), instruction.operand_count > 1 ? operand(1) : nullptr, instruction.index);
+    case Op::CheckDropAttribute: {
+      PyObject** dict = mg_dict_slot(operand(0));
+      return !dict || !*dict || guard::drops_quietly(*dict, operand(1), instruction.index);
+    }
     default: return false;
   }
   if (!result) PyErr_Clear();  // the function itself raises it
@@ -144,11 +151,13 @@ bool Program::change(const Instruction& instruction, PyObject* const* registers)
   }
 }
 
-End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers) const {
+End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
+                         bool diverges) const {
   Registers outputs;
   PyObject** r = registers.reserve(registers_);
   for (const Instruction& instruction : before_)
     if (!prepare(instruction, arguments, r)) return End::Diverged;
+  if (diverges) return End::Diverged;
   std::vector<PyObject*> inputs;
   for (uint32_t input : segment_inputs_) inputs.push_back(r[input]);
   if (!inputs.empty() && input_checks_->first_mismatch(inputs.data()) >= 0) return End::Diverged;
@@ -175,7 +184,12 @@ PyObject* Program::make_call(Registers& registers) const {
   for (uint32_t argument : cut_->arguments) values.push_back(registers[argument]);
   PyObject* names = cut_->keyword_names.get();
   size_t positional = values.size() - (names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0);
-  return registers[cut_->result] = PyObject_Vectorcall(registers[cut_->callable], values.data(), positional, names);
+  PyThreadState* thread = PyThreadState_Get();
+  auto depth = static_cast<int>(cut_->before.frames.size());
+  mg_recursion_use(thread, depth);
+  PyObject* result = PyObject_Vectorcall(registers[cut_->callable], values.data(), positional, names);
+  mg_recursion_use(thread, -depth);
+  return registers[cut_->result] = result;
 }
 
 namespace {
@@ -224,12 +238,12 @@ PyObject* Program::leave(const Exit& exit, Registers& registers) const {
 }
 
 // Runs what follows the cut under the guards that hold now; null: nothing fits, and nothing has happened.
-std::shared_ptr<Stretch> Program::run_next(PyObject* const* arguments, PyObject* const* tensors,
-                                           Registers& registers) const {
+std::shared_ptr<Stretch> Program::run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
+                                           bool diverges) const {
   std::vector<const guard::Entry*> diverged;
   while (std::shared_ptr<guard::Entry> entry = cut_->next.find(diverged)) {
     auto next = std::static_pointer_cast<Stretch>(std::move(entry));
-    End end = next->program->run_stretch(arguments, tensors, registers);
+    End end = next->program->run_stretch(arguments, tensors, registers, diverges);
     if (end == End::Returned) return next;
     registers.clear(registers_);
     if (end == End::Failed) {  // CPython raises it again, where it may be handled
@@ -257,7 +271,11 @@ PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End
     if (!cut) return std::exchange(registers[program->result_], nullptr);
     if (!program->make_call(registers)) return program->leave(cut->before, registers);
     bool leaves = ++cuts_made == runtime::config().leave_at_cut;
-    std::shared_ptr<Stretch> next = leaves ? nullptr : program->run_next(arguments, tensors, registers);
+    // CPython drops the result when nobody needs it any more, and so do we, but later.
+    leaves |= !guard::dies_quietly(registers[cut->result], 1);
+    std::shared_ptr<Stretch> next =
+        leaves ? nullptr
+               : program->run_next(arguments, tensors, registers, cuts_made == runtime::config().diverge_at_cut);
     if (!next) {
       *end = leaves ? End::Returned : End::Left;
       if (!leaves && why_left) *why_left = program->why_nothing_fits();
@@ -384,19 +402,25 @@ PyObject* Program::build_instance(const Recipe& recipe, const uint32_t* operands
 
 namespace {
 
+// Runs no code of the user's.
+std::string shown(PyObject* constant) {
+  bool plain = guard::is_atom(constant) || Py_TYPE(constant) == &PyMethodDescr_Type;
+  return plain ? py::repr(constant, 60) : "a " + py::type_name(constant);
+}
+
 std::string register_name(uint32_t number) { return number == kNoRegister ? "-" : "r" + std::to_string(number); }
 
 }  // namespace
 
 std::string Program::text(const Instruction& instruction) const {
   static constexpr const char* kNames[] = {
-      "argument", "older object", "constant",    "load key", "load cell",   "load item", "compute",
-      "compute",  "compare",      "check",       "check",    "check",       "check",     "output",
-      "tuple",    "list",         "dict",        "set",      "named tuple", "struct",    "instance",
-      "cell",     "method",       "method",      "function", "iterator",    "generator", "set",
-      "delete",   "set item",     "delete item", "set cell", "call"};
+      "argument",  "older object", "constant", "load key", "load cell",   "load item", "compute",
+      "compute",   "compare",      "check",    "check",    "check",       "check",     "drop",
+      "drop",      "output",       "tuple",    "list",     "dict",        "set",       "named tuple",
+      "struct",    "instance",     "cell",     "method",   "method",      "function",  "iterator",
+      "generator", "set",          "delete",   "set item", "delete item", "set cell",  "call"};
   static constexpr const char* kComparisons[] = {"<", "<=", "==", "!=", ">", ">="};
-  bool checks = instruction.op >= Op::CheckType && instruction.op <= Op::CheckLength;
+  bool checks = instruction.op >= Op::CheckType && instruction.op <= Op::CheckDropAttribute;
   bool has_result = !checks && instruction.op < Op::SetAttribute;
   std::string text = has_result ? "r" + std::to_string(instruction.result) + " = " : "";
   text += kNames[static_cast<int>(instruction.op)];
@@ -409,7 +433,7 @@ std::string Program::text(const Instruction& instruction) const {
     case Op::SetAttribute:
     case Op::DeleteAttribute:
     case Op::CheckSame:
-    case Op::Call: text += " " + py::repr(constants_[instruction.index].get(), 60); break;
+    case Op::Call: text += " " + shown(constants_[instruction.index].get()); break;
     case Op::NamedTuple:
     case Op::Struct:
     case Op::CheckType: text += std::string(" ") + ((PyTypeObject*)constants_[instruction.index].get())->tp_name; break;

@@ -25,19 +25,21 @@ namespace magneto::program {
 
 enum class Op : uint8_t {
   // Without effect, before the tensor work.
-  Argument,     // index: the node of guard::Arguments
-  Older,        // index: into the objects that guards vouch for
-  Constant,     // index: into the constants
-  LoadKey,      // operands: a dict; index: the constant that is the key
-  LoadCell,     // operands: a cell
-  LoadItem,     // operands: a tuple; index: which of its items
-  Unary,        // index: into kOperators; operands: a number
-  Binary,       // index: into kOperators; operands: two numbers
-  Compare,      // index: Py_LT and so on; operands: two numbers
-  CheckType,    // operands: a value; index: the constant that is its type
-  CheckTruth,   // operands: a value; index: whether it is true
-  CheckSame,    // operands: a value; index: the constant that it must be
-  CheckLength,  // operands: a tuple; index: how many items it must have
+  Argument,            // index: the node of guard::Arguments
+  Older,               // index: into the objects that guards vouch for
+  Constant,            // index: into the constants
+  LoadKey,             // operands: a dict; index: the constant that is the key
+  LoadCell,            // operands: a cell
+  LoadItem,            // operands: a tuple; index: which of its items
+  Unary,               // index: into kOperators; operands: a number
+  Binary,              // index: into kOperators; operands: two numbers
+  Compare,             // index: Py_LT and so on; operands: two numbers
+  CheckType,           // operands: a value; index: the constant that is its type
+  CheckTruth,          // operands: a value; index: whether it is true
+  CheckSame,           // operands: a value; index: the constant that it must be
+  CheckLength,         // operands: a tuple; index: how many items it must have
+  CheckDrop,           // operands: a container and perhaps a key; index: how many references are ours (guard/deaths.h)
+  CheckDropAttribute,  // the same for an object and the name of an attribute
   // Afterwards.
   Output,           // index: of the segment's outputs
   Tuple,            // operands: items
@@ -157,6 +159,7 @@ class Program {
   uint32_t emit(Op op, uint32_t index, const std::vector<uint32_t>& operands = {});
   // The same, if CPython takes over there.
   uint32_t emit(Exit* exit, Op op, uint32_t index, const std::vector<uint32_t>& operands = {});
+  size_t size() const { return before_.size() + after_.size(); }  // in instructions
   uint32_t new_register() { return registers_++; }
   uint32_t register_count() const { return registers_; }  // with those of the programs before
   uint32_t add_constant(PyObject* value);
@@ -187,9 +190,12 @@ class Program {
  private:
   class Registers;
   bool prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const;
-  End run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers) const;
+  // `diverges`: in any case, once all is checked.
+  End run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
+                  bool diverges = false) const;
   PyObject* make_call(Registers& registers) const;
-  std::shared_ptr<Stretch> run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers) const;
+  std::shared_ptr<Stretch> run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
+                                    bool diverges) const;
   std::string why_nothing_fits() const;
   PyObject* leave(const Exit& exit, Registers& registers) const;
   bool change(const Instruction& instruction, PyObject* const* registers) const;

@@ -17,9 +17,12 @@
   SETTING(int64_t, cache_limit, 8, "Compiled variants kept per function; the least recently used one is dropped.")   \
   SETTING(int64_t, capture_attempts, 3, "Failed captures in a row after which a function stays eager.")              \
   SETTING(int64_t, recapture_limit, 64, "Captures per function after which calls that no variant fits run eagerly.") \
+  SETTING(int64_t, program_limit, 10000, "Computations and effects past which a call is not compiled whole.")        \
+  SETTING(int64_t, graph_limit, 100000, "Tensor operations past which a call is not compiled whole.")                \
   SETTING(bool, meta_kernels, true, "Ask torch's meta kernels, many of which are Python, where no shape rule fits.") \
   SETTING(bool, without_tensors, false, "Compile functions that do no tensor work, too.")                            \
   SETTING(int64_t, leave_at_cut, 0, "For tests: let CPython go on at this cut of every program, from 1; 0: none.")   \
+  SETTING(int64_t, diverge_at_cut, 0, "For tests: let the checks behind this cut of every program fail; 0: none.")   \
   SETTING(int64_t, cuda_graphs, 8, "Capture graphs with this many kernels or more into CUDA graphs; 0: none.")       \
   SETTING(bool, cuda_graph_copies, true, "Copy results out of CUDA graphs; else they hold until the next call.")
 

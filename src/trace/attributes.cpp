@@ -91,8 +91,8 @@ void Watch::read_tensor_attribute(PyObject* tensor, PyObject* name) {
 
 NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
   if (!alive()) return kKnown;
-  if (!PyUnicode_Check(name)) {
-    give_up("the call reads an attribute whose name is no string");
+  if (!PyUnicode_CheckExact(name)) {
+    give_up("the call reads an attribute whose name is no plain string");
     return kKnown;
   }
   if (effects.empty() && attributes_.contains(object, name)) return kKnown;
@@ -105,8 +105,7 @@ NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
     PyObject* dict = PyModule_GetDict(object);
     guards.read_type(type, name);
     NodeId node = look_up_key(dict, name);
-    if (!PyDict_GetItemWithError(dict, name)) {
-      PyErr_Clear();
+    if (alive() && !guard::find_key(dict, name)) {
       py::Ref fallback = py::Ref::steal(PyUnicode_InternFromString("__getattr__"));
       read_dict_key(dict, fallback.get());
     }

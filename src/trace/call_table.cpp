@@ -6,6 +6,7 @@
 #include "cpython/cpython.h"
 #include "cpython/ref.h"
 #include "cpython/text.h"
+#include "trace/known_types.h"
 
 namespace magneto::trace {
 
@@ -172,6 +173,8 @@ Model model_of(PyObject* callable, PyObject** self) {
 }
 
 std::string callable_name(PyObject* callable) {
+  if (is_python_class(Py_TYPE(callable)))  // whose code must not be asked
+    return PyType_Check(callable) ? ((PyTypeObject*)callable)->tp_name : "a " + py::type_name(callable);
   for (const char* attribute : {"__qualname__", "__name__"}) {
     py::Ref name = py::Ref::steal(PyObject_GetAttrString(callable, attribute));
     if (!name || !PyUnicode_Check(name.get())) {

@@ -59,11 +59,12 @@ bool fills_memory_by_hand(PyObject* callable) {
   return name == "tensor" || name == "as_tensor" || name == "asarray" || name == "new_tensor";
 }
 
-bool contains_tensor(PyObject* value) {
-  if (runtime::tensor_plug().is_tensor(value)) return true;
+// Or is nested so deeply that one need not look.
+bool contains_tensor(PyObject* value, int depth = 0) {
+  if (runtime::tensor_plug().is_tensor(value) || depth > 64) return true;
   if (!PyList_Check(value) && !PyTuple_Check(value)) return false;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
-    if (contains_tensor(PySequence_Fast_GET_ITEM(value, i))) return true;
+    if (contains_tensor(PySequence_Fast_GET_ITEM(value, i), depth + 1)) return true;
   return false;
 }
 
@@ -252,8 +253,7 @@ class CallModel {
     if (!self_ || watch_.is_fresh(self_)) return;
     if (!PyDict_Check(self_) || !arg(0) || !guard::is_atom(arg(0))) return watch_.mutate(self_, "pop");
     watch_.read_dict_key(self_, arg(0));
-    if (PyDict_GetItemWithError(self_, arg(0))) watch_.write_item(self_, arg(0), {nullptr});
-    PyErr_Clear();
+    if (watch_.alive() && guard::find_key(self_, arg(0))) watch_.write_item(self_, arg(0), {nullptr});
   }
 
   void before_mutation() {
@@ -276,6 +276,7 @@ class CallModel {
     Kind kind = watch_.kind_of(Py_TYPE(self_));
     bool plain = (kind == Kind::List || kind == Kind::Dict || kind == Kind::Set) && !is_python_class(Py_TYPE(self_));
     if (!plain || model_ != Model::Mutate || call_.keyword_names) return false;
+    if (kind == Kind::Dict && !watch_.check_keys(self_)) return true;
     PyObject* function = call_.callable;
     if (bound_) {
       py::Ref name = py::Ref::steal(PyUnicode_FromString(std::string(method_name(function)).c_str()));
@@ -295,10 +296,10 @@ class CallModel {
       rest[0] = copy.get();
       watch_.mark_fresh(copy.get());
     }
-    bool ignores_contents = name_is("append") || name_is("appendleft") || name_is("add") || name_is("discard") ||
-                            name_is("extend") || name_is("update") || name_is("clear");
-    if (!ignores_contents) watch_.read_contents(self_);
-    if (watch_.alive()) watch_.repeat(self_, function, rest.data(), rest.size());
+    bool only_adds = name_is("append") || name_is("appendleft") || name_is("add") || name_is("extend");
+    if (!only_adds && !name_is("discard") && !name_is("update") && !name_is("clear")) watch_.read_contents(self_);
+    bool drops = !only_adds && !name_is("insert") && !name_is("setdefault") && !name_is("sort") && !name_is("reverse");
+    if (watch_.alive()) watch_.repeat(self_, function, rest.data(), rest.size(), drops);
     return true;
   }
 
@@ -437,7 +438,7 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
       }
     PyObject* result = call.make();
     if (result && kind == CallKind::TensorOp) finish_tensor_op(callable, result);
-    if (result && kind == CallKind::Balanced && alive()) repeat(nullptr, callable, args, call.size());
+    if (result && kind == CallKind::Balanced && alive()) repeat(nullptr, callable, args, call.size(), false);
     return result;
   }
   if (is_python_class(type) || PyType_Check(callable)) {
@@ -468,6 +469,8 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   bool has_effect = effects.size() > effects_before;
   ConsumerScope consumer(*this);
   py::Ref result = py::Ref::steal(call.make());
+  if (model == Model::Abc && effects.size() > effects_before)  // it asks once, and remembers the answer
+    give_up("the call asks an abstract base class whose answer changes something");
   if (result)
     modelled.after(result.get());
   else if (has_effect)

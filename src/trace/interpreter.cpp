@@ -6,6 +6,7 @@
 #include <Python.h>
 #include <frameobject.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -99,9 +100,10 @@ Next FrameRun::step_variables(uint8_t operation, uint32_t arg) {
     case MG_LOAD_GLOBAL: {
       PyObject* name = names_[arg >> 1];
       if (!PyDict_CheckExact(view_.globals) || !PyDict_CheckExact(view_.builtins)) return leave("unusual globals");
-      PyObject* value = PyDict_GetItemWithError(view_.globals, name);
-      if (!value && !PyErr_Occurred()) value = PyDict_GetItemWithError(view_.builtins, name);
       NodeId node = watch_.look_up_global(view_.globals, view_.builtins, name);
+      if (!watch_.alive()) return Next::Leave;
+      PyObject* value = PyDict_GetItemWithError(view_.globals, name);
+      if (!value) value = PyDict_GetItemWithError(view_.builtins, name);
       if (!value) return leave("a read of an undefined global variable");
       if (arg & 1)
         push_callable(Py_NewRef(value), node);
@@ -432,7 +434,9 @@ Next FrameRun::serve_break() {
   if (!mg_must_break(thread_)) [[likely]]
     return Next::Go;
   runtime::PauseWatch pause;
-  return mg_serve_break(thread_) < 0 ? Next::Error : Next::Go;
+  int served = mg_serve_break(thread_);
+  if (mg_is_tracing(thread_)) watch_.give_up("a debugger or profiler follows the thread");
+  return served < 0 ? Next::Error : Next::Go;
 }
 
 Next FrameRun::step() {
@@ -451,6 +455,7 @@ Next FrameRun::step() {
     case MG_RESUME:
     case MG_LOOP:
       if (++watch_.loops > kMaxLoops) watch_.give_up("the call runs too long to be watched");
+      watch_.check_size();
       if (instruction.operation != MG_RESUME ||
           instruction.operand < 2) {  // while a generator delegates, the inner one is asked
         if (thread_->async_exc) return leave("an exception that another thread has sent");
@@ -530,10 +535,10 @@ PyObject* FrameRun::run(bool throwing) {
     }
     if (next == Next::Return || next == Next::Yield) break;
     // CPython runs this frame from here on.
+    if (!watch_.alive()) watch_.let_go();
     mg_frame_give_back(thread_, frame_, previous_, sp_);
     mg_frame_resume_before(frame_, code_[at_].restart);
     mg_leave_frame(thread_);
-    if (!watch_.alive()) watch_.guards = guard::Reads();  // objects die when they should again
     PyObject* result = mg_eval_default(thread_, frame_, 0);
     if (result && next == Next::Generator) watch_.mark_fresh(result);
     return result;
@@ -577,6 +582,7 @@ PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
   FrameRun run(*watch, thread, frame, mg_decoded(view.code));
   run.take_nodes();
   watch->running.push_back(&run);
+  watch->depth = std::max(watch->depth, watch->running.size());
   PyObject* result = run.run(throwing);
   watch->running.pop_back();
   return result;

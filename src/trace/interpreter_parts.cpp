@@ -340,9 +340,10 @@ Next FrameRun::import(PyObject* name) {
   }
   if (module) {
     if (mg_dict_version(modules) != before) watch_.give_up("the call imports a module for the first time");
-    py::Ref full = py::Ref::steal(PyObject_GetAttrString(module, "__name__"));
+    if (!PyModule_Check(module)) watch_.give_up("the call imports something that is no module");
+    py::Ref full = py::Ref::steal(watch_.alive() ? PyModule_GetNameObject(module) : nullptr);
     if (!full) PyErr_Clear();
-    if (full && PyUnicode_Check(full.get())) watch_.read_dict_key(modules, full.get());
+    if (full) watch_.read_dict_key(modules, full.get());
     watch_.read_dict_key(modules, name);
   }
   return replace(2, module);

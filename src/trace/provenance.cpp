@@ -18,6 +18,11 @@ NodeId Provenance::add_read(PyObject* owner, PyObject* key, PyObject* value) {
   return *known = add(std::move(node));
 }
 
+bool Provenance::reads_number(PyObject* owner, PyObject* key) const {
+  const NodeId* id = reads_.find(owner, key);
+  return id && (nodes_[*id].typed || nodes_[*id].settled);
+}
+
 NodeId Provenance::add_computation(Node::Kind kind, uint32_t number, Value left, Value right, PyObject* value) {
   Node node{kind, number};
   auto use = [&](Value operand, NodeId* id, py::Ref* known) {

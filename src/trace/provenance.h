@@ -61,6 +61,8 @@ class Provenance {
 
   // What was read may be different from now on.
   void forget_reads() { reads_.clear(); }
+  // What is there is a number, or the program does not get as far as it matters.
+  bool reads_number(PyObject* owner, PyObject* key) const;
   NodeId add_register(uint32_t number, PyObject* value);
   NodeId add_item(NodeId tuple, uint32_t number, PyObject* value);
   NodeId add_holder(PyObject* container, std::vector<NodeId> items);

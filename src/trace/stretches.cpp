@@ -3,6 +3,7 @@
 
 #include "cpython/cpython.h"
 #include "cpython/text.h"
+#include "guard/deaths.h"
 #include "runtime/config.h"
 #include "trace/call_table.h"
 #include "trace/frame_run.h"
@@ -34,8 +35,18 @@ bool Watch::ends_cleanly() {
   return alive();
 }
 
+void Watch::check_size() {
+  const runtime::Config& config = runtime::config();
+  size_t steps = std::max(provenance.size() + effects.size(), program_->size());
+  if (steps > static_cast<size_t>(config.program_limit))
+    give_up("the call computes or changes too much for a program (program_limit)");
+  else if (alive() && recording->op_count() > static_cast<size_t>(config.graph_limit))
+    give_up("the call runs too many tensor operations for a graph (graph_limit)");
+}
+
 // Everything is written: the tensor work and the guards are added.
 bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
+  if (alive()) check_size();
   if (!alive()) return false;
   std::unique_ptr<runtime::Segment> segment = recording->finish(writer_->outputs);
   if (!segment) give_up("the recording failed");
@@ -119,22 +130,23 @@ bool Watch::can_be_put_back(const FrameRun& frame) const {
 }
 
 // Whether code that has seen the opaque objects could change this one, which the call made.
-bool Watch::reaches_opaque(PyObject* object, guard::PointerSet* seen) const {
-  if (!object || guard::is_atom(object)) return false;
-  if (opaque_.contains(object) || arguments_.containers().contains(object)) return true;
-  bool holds_others = PyTuple_Check(object) || PyMethod_Check(object) || fresh_.contains(object);
-  if (!holds_others || !Py_TYPE(object)->tp_traverse || !seen->insert(object)) return false;
-  struct Search {
-    const Watch& watch;
-    guard::PointerSet* seen;
-  } search{*this, seen};
-  return Py_TYPE(object)->tp_traverse(
-             object,
-             [](PyObject* part, void* data) -> int {
-               auto& search = *static_cast<Search*>(data);
-               return PyType_Check(part) ? 0 : search.watch.reaches_opaque(part, search.seen);
-             },
-             &search) != 0;
+bool Watch::reaches_opaque(PyObject* object) const {
+  guard::PointerSet seen;
+  std::vector<PyObject*> open{object};  // no recursion: it may be nested deeply
+  while (!open.empty()) {
+    PyObject* next = open.back();
+    open.pop_back();
+    if (guard::is_atom(next) || PyType_Check(next)) continue;
+    if (opaque_.contains(next) || arguments_.containers().contains(next)) return true;
+    bool holds_others = PyTuple_Check(next) || PyMethod_Check(next) || fresh_.contains(next);
+    if (!holds_others || !Py_TYPE(next)->tp_traverse || !seen.insert(next)) continue;
+    auto visit = [](PyObject* part, void* parts) -> int {
+      static_cast<std::vector<PyObject*>*>(parts)->push_back(part);
+      return 0;
+    };
+    Py_TYPE(next)->tp_traverse(next, visit, &open);
+  }
+  return false;
 }
 
 // What was built for the unknown function, and all that leads to it, is not known any more.
@@ -146,8 +158,7 @@ void Watch::make_opaque() {
     for (FrameRun* frame : running)
       for (size_t i = 0; i < frame->size() && alive(); ++i) {
         auto [object, node] = frame->value(i);
-        guard::PointerSet seen;
-        if (!object || writer_->find(object) || !reaches_opaque(object, &seen)) continue;
+        if (!object || writer_->find(object) || !reaches_opaque(object)) continue;
         writer_->value({object, node});
         opaque_.insert(object);
         changed = true;
@@ -197,6 +208,7 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   for (size_t i = 0; i < count; ++i) cut->arguments.push_back(writer_->value(innermost.value_at(args + i)));
   cut->keyword_names = py::Ref::borrow(keyword_names);
   cut->result = program_->new_register();
+  for (FrameRun* frame : running) writer_->value({frame->function()});  // which may hold what is built for it
   make_opaque();
   describe_frames(&cut->before, program::kNoRegister, how);
   describe_frames(&cut->after, cut->result, how);
@@ -264,10 +276,15 @@ PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t 
     result = PyObject_Vectorcall(callable, args, positional, keyword_names);
   }
   if (!was_cut) return result;
+  if (mg_is_tracing(PyThreadState_Get())) {
+    give_up("a debugger or profiler follows the thread");
+    return result;
+  }
   no_collection_.emplace();
-  if (!result) {
-    give_up("an unknown function raises an exception");
-    return nullptr;
+  if (!result || !guard::dies_quietly(result, 1)) {
+    give_up(result ? "an unknown function returns an object whose end others notice (__del__, a weak reference)"
+                   : "an unknown function raises an exception");
+    return result;
   }
   open_stretch(how);
   handover.returned = provenance.add_register(last_cut_->result, result);

@@ -7,6 +7,7 @@
 
 #include "cpython/cpython.h"
 #include "cpython/text.h"
+#include "guard/deaths.h"
 #include "runtime/state.h"
 #include "trace/call_table.h"
 #include "trace/frame_run.h"
@@ -21,6 +22,7 @@ using py::type_name;
 namespace {
 
 constexpr int kMaxNesting = 100;
+constexpr Py_ssize_t kOwnReferences = 4;  // of the guards, the writer and the nodes to one object, and a spare one
 
 // Looking up a key compares it with others; with objects of Python classes that may run their code.
 bool has_plain_keys(PyObject* dict) {
@@ -30,6 +32,19 @@ bool has_plain_keys(PyObject* dict) {
   while (PyDict_Next(dict, &position, &key, &value))
     if (!PyUnicode_CheckExact(key) && !guard::is_atom(key) && has_python_equality(Py_TYPE(key))) return false;
   return true;
+}
+
+// Of a dict with plain keys, under an atom.
+PyObject* item_of(PyObject* dict, PyObject* key) {
+  PyObject* value = PyDict_GetItemWithError(dict, key);
+  if (!value) PyErr_Clear();
+  return value;
+}
+
+// Whether the function is called because something dies.
+bool is_last_word(PyObject* function, PyObject* self) {
+  static PyObject* name = PyUnicode_InternFromString("__del__");
+  return PyWeakref_Check(self) || (Py_TYPE(self)->tp_finalize && _PyType_Lookup(Py_TYPE(self), name) == function);
 }
 
 }  // namespace
@@ -65,6 +80,12 @@ void Watch::give_up(const std::string& reason) {
   reason_ = reason;
   recording.reset();
   no_collection_.reset();
+}
+
+void Watch::let_go() {
+  guards = guard::Reads();
+  effects.clear();
+  provenance = Provenance();
 }
 
 // The recording is still on the stack: it has stopped by itself and is destroyed later.
@@ -169,23 +190,26 @@ void Watch::saw(PyObject* value) {
   }
 }
 
+// Before a key of an older dict is looked for. False: gave up.
+bool Watch::check_keys(PyObject* dict) {
+  if (scanned_dicts_.insert(dict) && !has_plain_keys(dict))
+    give_up("the call looks into a dict whose keys are objects with methods of their own");
+  return alive();
+}
+
 NodeId Watch::look_up_key(PyObject* dict, PyObject* key) {
   if (!alive() || !is_tracked(dict)) return kKnown;
-  if (scanned_dicts_.insert(dict) && !has_plain_keys(dict)) {
-    give_up("the call looks into a dict whose keys are objects with methods of their own");
-    return kKnown;
-  }
+  if (!check_keys(dict)) return kKnown;
   if (!guard::is_atom(key)) {
     read_contents(dict);
     return kKnown;
   }
   if (is_changed(dict)) {
     const Effect* write = last_write(dict, key);
-    if (write && !write->key) give_up("the call looks into a dict that it has changed");
-    if (write) return write->operands.back().second;
+    if (write && !write->key) return give_up("the call looks into a dict that it has changed"), kKnown;
+    if (write) return written(*write, item_of(dict, key));
   }
-  PyObject* value = PyDict_GetItemWithError(dict, key);
-  if (!value) PyErr_Clear();
+  PyObject* value = item_of(dict, key);
   if (value && may_be_carried(value)) return provenance.add_read(dict, key, value);
   if (guards.read_key(dict, key)) saw(value);
   return kKnown;
@@ -337,7 +361,7 @@ void Watch::read_truth(PyObject* value) {
 NodeId Watch::look_up_cell(PyObject* cell) {
   if (!alive() || is_fresh(cell)) return kKnown;
   if (const Effect* write = is_changed(cell) ? last_write(cell, nullptr) : nullptr)
-    return write->operands.back().second;
+    return written(*write, PyCell_GET(cell));
   PyObject* value = PyCell_GET(cell);
   if (value && may_be_carried(value)) return provenance.add_read(cell, nullptr, value);
   guards.read_cell(cell, value);
@@ -347,10 +371,7 @@ NodeId Watch::look_up_cell(PyObject* cell) {
 
 NodeId Watch::look_up_global(PyObject* globals, PyObject* builtins, PyObject* name) {
   NodeId node = look_up_key(globals, name);
-  PyObject* value = PyDict_GetItemWithError(globals, name);
-  if (value) return node;
-  PyErr_Clear();
-  return look_up_key(builtins, name);
+  return !alive() || guard::find_key(globals, name) ? node : look_up_key(builtins, name);
 }
 
 void Watch::read_iterable(PyObject* value) {
@@ -396,6 +417,9 @@ void Watch::compare_identity(PyObject* a, PyObject* b) {
 void Watch::enter_function(PyFunctionObject* function, PyObject* const* locals) {
   ++frames;
   auto* code = (PyCodeObject*)function->func_code;
+  bool called_by_c = handover.function != (PyObject*)function && code->co_argcount > 0;
+  if (called_by_c && locals[0] && is_last_word((PyObject*)function, locals[0]))
+    give_up("an object dies whose end others notice (__del__, a weak reference)");
   if (PyTypeObject* type = std::exchange(constructing_, nullptr)) {
     static PyObject* name = PyUnicode_InternFromString("__init__");
     bool is_init = _PyType_Lookup(type, name) == (PyObject*)function;
@@ -420,9 +444,14 @@ void Watch::leave_function(PyObject* result) {
 
 // Guards say what an argument holds, not where it lives.
 void Watch::use_identity(PyObject* value, const char* what) {
-  if (PyTuple_Check(value))
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) use_identity(PyTuple_GET_ITEM(value, i), what);
-  if (is_argument(value)) give_up(std::string("the call uses the identity of an argument (") + what + ")");
+  std::vector<PyObject*> open{value};  // no recursion: it may be nested deeply
+  while (!open.empty() && alive()) {
+    PyObject* next = open.back();
+    open.pop_back();
+    if (is_argument(next)) give_up(std::string("the call uses the identity of an argument (") + what + ")");
+    for (Py_ssize_t i = 0; PyTuple_Check(next) && i < PyTuple_GET_SIZE(next); ++i)
+      open.push_back(PyTuple_GET_ITEM(next, i));
+  }
 }
 
 void Watch::note_tensor_work() {
@@ -447,21 +476,33 @@ void Watch::check_tensors(PyObject* result, const What& what) {
 
 // ---- effects
 
-// Storing what is there already is no effect, as long as a guard says that it is there.
+// Storing what is there already is no effect, as long as a guard says that it is there. (True also after giving up.)
 bool Watch::is_there_already(PyObject* dict, PyObject* key, Value value) {
+  if (!check_keys(dict)) return true;
   if (!value.object || !provenance.is_known(value.node) || is_changed(dict)) return false;
-  PyObject* now = PyDict_GetItemWithError(dict, key);
-  if (!now) PyErr_Clear();
+  PyObject* now = item_of(dict, key);
   if (!now || (now != value.object && !guard::same_atom(now, value.object))) return false;
   read_dict_key(dict, key);
   return true;
 }
 
 const Effect* Watch::last_write(PyObject* container, PyObject* key) const {
+  Py_hash_t hash = key ? PyObject_Hash(key) : 0;
   for (auto effect = effects.rbegin(); effect != effects.rend(); ++effect)
-    if (effect->container == container && (!effect->key || !key || guard::same_atom(effect->key.get(), key)))
+    if (effect->container == container &&
+        (!effect->key || !key || (effect->hash == hash && guard::same_atom(effect->key.get(), key))))
       return &*effect;
   return nullptr;
+}
+
+// The node of what the call has written, if it is still there: a signal handler or another thread may have come by.
+NodeId Watch::written(const Effect& write, PyObject* now) {
+  using program::Op;
+  bool empties = write.op == Op::SetCell && write.operands.size() == 1;
+  bool deletes = empties || write.op == Op::DeleteAttribute || write.op == Op::DeleteItem;
+  if (now != (deletes ? nullptr : write.operands.back().first.get()))
+    give_up("somebody else changes what the call has changed");
+  return write.operands.back().second;
 }
 
 // What was stored into the container is about to be taken out where nobody follows it.
@@ -475,17 +516,35 @@ void Watch::settle_stored(PyObject* container) {
 void Watch::write_key(Effect effect) {
   bool deletes = effect.op == program::Op::DeleteAttribute || effect.op == program::Op::DeleteItem;
   if (deletes && effect.key) read_dict_key(effect.container, effect.key.get());
-  PyObject* old = effect.key ? guard::find_key(effect.container, effect.key.get()) : nullptr;
+  PyObject* old = effect.key ? item_of(effect.container, effect.key.get()) : nullptr;
   if (old && Py_REFCNT(old) == 2 && guards.is_owner(old))  // it must die now, and not when the guards let it go
     return give_up("the call drops an object that it has looked into");
-  changed_.insert(effect.container);
+  add(std::move(effect));
+}
+
+PyObject* dropped_key(const Effect& effect) {
+  if (effect.key) return effect.key.get();
+  bool is_item = effect.op == program::Op::SetItem || effect.op == program::Op::DeleteItem;
+  return is_item ? effect.operands[1].first.get() : nullptr;
+}
+
+// What dies of a change must not run code: in later calls it is something else, and dies at another moment.
+void Watch::add(Effect effect) {
+  if (!alive()) return;
+  if (effect.key) effect.hash = PyObject_Hash(effect.key.get());
+  auto ours = static_cast<Py_ssize_t>(effects.size()) + kOwnReferences;
+  PyObject* key = dropped_key(effect);
+  bool quiet = !effect.drops || (effect.key ? guard::dies_quietly(item_of(effect.container, key), ours)
+                                            : guard::drops_quietly(effect.container, key, ours));
+  if (!quiet) return give_up("the call drops an object whose end others notice (__del__, a weak reference)");
+  if (effect.container) changed_.insert(effect.container);
   effects.push_back(std::move(effect));
 }
 
 void Watch::write_attribute(PyObject* object, PyObject* name, Value value, bool direct) {
   if (!alive()) return;
   PyTypeObject* type = Py_TYPE(object);
-  if (!PyUnicode_Check(name)) return give_up("the call sets an attribute whose name is no string");
+  if (!PyUnicode_CheckExact(name)) return give_up("the call sets an attribute whose name is no plain string");
   guards.read_type(type, name);
   if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(type);
   if (is_tensor(object)) return give_up("the call sets the attribute '" + text(name) + "' of a tensor");
@@ -536,11 +595,7 @@ void Watch::write_item(PyObject* container, PyObject* key, Value value) {
   if (kind != Kind::List && kind != Kind::Dict) return give_up("the call changes an item of a " + type_name(container));
   bool overridden = method_is_python(Py_TYPE(container), value.object ? "__setitem__" : "__delitem__");
   if (overridden || is_fresh(container)) return settle(value.node);
-  if (kind == Kind::Dict && is_tracked(container) && !scanned_dicts_.contains(container)) {
-    scanned_dicts_.insert(container);
-    if (!has_plain_keys(container))
-      return give_up("the call changes a dict whose keys are objects with methods of their own");
-  }
+  if (kind == Kind::Dict && is_tracked(container) && !check_keys(container)) return;
   bool by_key = kind == Kind::Dict && guard::is_atom(key);
   if (by_key && is_there_already(container, key, value)) return;
   if (!by_key || !is_tracked(container)) settle(value.node), read_contents(container);
@@ -569,8 +624,7 @@ void Watch::write_cell(PyObject* cell, Value value) {
   if (!alive() || is_fresh(cell)) return settle(value.node);
   Effect effect{program::Op::SetCell, cell, {}, {}, {{py::Ref::borrow(cell), kKnown}}};
   if (value.object) effect.operands.emplace_back(py::Ref::borrow(value.object), value.node);
-  changed_.insert(cell);
-  effects.push_back(std::move(effect));
+  add(std::move(effect));
 }
 
 void Watch::mutate(PyObject* container, const What& what) {
@@ -578,12 +632,12 @@ void Watch::mutate(PyObject* container, const What& what) {
     give_up("the call changes a " + type_name(container) + " that existed before it (" + what.text() + ")");
 }
 
-void Watch::repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count) {
+void Watch::repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count, bool drops) {
   Effect effect{program::Op::Call, container, {}, py::Ref::borrow(function), {}};
   if (container) effect.operands.emplace_back(py::Ref::borrow(container), kKnown);
   for (size_t i = 0; i < count; ++i) effect.operands.emplace_back(py::Ref::borrow(rest[i]), kKnown);
-  if (container) changed_.insert(container);
-  effects.push_back(std::move(effect));
+  effect.drops = drops;
+  add(std::move(effect));
 }
 
 std::string What::text() const { return words_ ? words_ : callable_name(callable_); }

@@ -55,7 +55,12 @@ struct Effect {
   py::Ref key;                                       // what of a dict; null: who knows
   py::Ref constant;                                  // of the instruction
   std::vector<std::pair<py::Ref, NodeId>> operands;  // of the instruction; the last is what is stored
+  bool drops = true;                                 // something may die of it
+  Py_hash_t hash = 0;                                // of the key
 };
+
+// Where in the container something is dropped; null: anywhere.
+PyObject* dropped_key(const Effect& effect);
 
 class FrameRun;
 class Writer;
@@ -70,10 +75,15 @@ class Watch {
 
   static Watch* current();
 
+  // Captures that have given up may have others inside them: how many there are.
+  int nesting() const { return nesting_; }
+
   // ---- giving up: the call goes on as Python would run it, and is not compiled
 
   bool alive() const { return reason_.empty(); }
   void give_up(const std::string& reason);
+  // Objects die when they should again.
+  void let_go();
   const std::string& reason() const { return reason_; }
   const std::string& where() const { return where_; }  // "file.py:12 in forward", or empty
 
@@ -148,7 +158,7 @@ class Watch {
   void write_cell(PyObject* cell, Value value);
   void mutate(PyObject* container, const What& what);  // in a way that cannot be repeated
   // function(container, ...)
-  void repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count);
+  void repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count, bool drops);
   std::vector<Effect> effects;
   // Whether torch's state is what it was at the beginning of the stretch.
   bool keeps_torch_state() const { return global_state_->holds(); }
@@ -185,6 +195,8 @@ class Watch {
   // to that cut.
   void finish(Value result);
   bool has_program() const;
+  // Gives up on a call that would make too large a program.
+  void check_size();
   bool may_cut = true;            // else an unknown function ends the watch
   bool cuts_at_questions = true;  // else what is asked from tensors is recorded with its answer
   // What an earlier capture of the same call left: as long as this one does the same, it adds to that.
@@ -203,6 +215,7 @@ class Watch {
   guard::Reads guards;
   std::unique_ptr<runtime::Recording> recording;
   size_t frames = 0;               // watched so far
+  size_t depth = 0;                // the most that were running at a time
   size_t loops = 0;                // backward jumps and calls so far
   std::vector<FrameRun*> running;  // watched frames, outermost first
   // How many frames were running when C code was entered that looks at what Python code hands to it.
@@ -227,7 +240,7 @@ class Watch {
   void add_input(PyObject* tensor, uint32_t number);
   bool can_be_put_back(const FrameRun& frame) const;
   void make_opaque();
-  bool reaches_opaque(PyObject* object, guard::PointerSet* seen) const;
+  bool reaches_opaque(PyObject* object) const;
   PyObject* call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names,
                          How how = How::Called);
   void fail_from_recording(const std::string& reason);
@@ -242,8 +255,11 @@ class Watch {
   void read_super(PyObject* super, PyObject* name);
   bool is_there_already(PyObject* dict, PyObject* key, Value value);
   void write_key(Effect effect);
+  void add(Effect effect);
   const Effect* last_write(PyObject* container, PyObject* key) const;
+  NodeId written(const Effect& write, PyObject* now);
   void settle_stored(PyObject* container);
+  bool check_keys(PyObject* dict);
   PyObject* call_type(PyTypeObject* type, PyObject* const* args, size_t positional, PyObject* keyword_names);
   void before_making(PyTypeObject* type);
   bool may_be_called_later(PyObject* callable, PyObject* const* iterables, size_t count);
@@ -277,6 +293,7 @@ class Watch {
   PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh
   std::string reason_, where_;
   Watch* outer_;
+  int nesting_ = outer_ ? outer_->nesting_ + 1 : 1;
   std::optional<runtime::NoCollection> no_collection_{std::in_place};
 };
 

@@ -56,6 +56,7 @@ uint32_t Writer::emit(Op op, uint32_t index, const std::vector<uint32_t>& operan
 
 void Writer::write_effects() {
   write_nodes();
+  check_drops();
   bool keeps_state = watch_.keeps_torch_state();
   for (const Effect& effect : watch_.effects) {
     if (!effect.container && keeps_state) continue;
@@ -64,6 +65,21 @@ void Writer::write_effects() {
     program_->emit(effect.op, effect.constant ? program_->add_constant(effect.constant.get()) : 0, operands);
   }
   verb_ = "returns ";
+}
+
+// What the effects drop, other than what they themselves have stored before.
+void Writer::check_drops() {
+  auto ours = static_cast<uint32_t>(watch_.effects.size()) + 1;  // and a register
+  guard::PointerPairSet seen;
+  for (const Effect& effect : watch_.effects) {
+    PyObject* key = dropped_key(effect);
+    if (!effect.drops || !seen.insert(effect.container, key)) continue;
+    if (watch_.provenance.reads_number(effect.container, key)) continue;
+    std::vector<uint32_t> operands{visit(effect.operands[0].first.get())};
+    if (key) operands.push_back(visit(key));
+    bool attribute = effect.op == Op::SetAttribute || effect.op == Op::DeleteAttribute;
+    program_->emit(attribute ? Op::CheckDropAttribute : Op::CheckDrop, ours, operands);
+  }
 }
 
 // A computation is made even if nobody uses it: it could fail.

@@ -48,6 +48,7 @@ class Writer {
   uint32_t emit(program::Op op, uint32_t index, const std::vector<uint32_t>& operands = {});
   uint32_t in_program(PyObject* value, program::Op op, uint32_t index);
   void write_nodes();
+  void check_drops();
   uint32_t node(NodeId id);
   uint32_t visit(PyObject* value);
   uint32_t describe(PyObject* value);

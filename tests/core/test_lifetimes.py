@@ -4,9 +4,7 @@ import ctypes
 import gc
 import os
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 import weakref
@@ -447,25 +445,10 @@ def test_the_recursion_limit_holds():
     assert worlds.watched(measure)() == measure()
 
 
-def run_alone(source):
-    """A program of its own, which may crash."""
-    lines = [
-        "import sys",
-        f"sys.path.insert(0, {os.path.dirname(_core.__file__)!r})",
-        "import _core",
-        "_core.set_setting('without_tensors', True)",
-        "def watched(f): return _core.CompiledFunction(f, f.__name__)",
-    ]
-    program = "\n".join(lines) + "\n" + textwrap.dedent(source)
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr[-2000:]
-    return result.stdout.strip()
-
-
 @pytest.mark.parametrize("after", ["the watch has given up", "it was nested too deeply"])
 def test_deep_recursion_takes_no_more_stack_than_in_plain_python(after):
     first = "time.perf_counter()" if after == "the watch has given up" else "pass"
-    out = run_alone(f"""
+    out = worlds.run_alone(f"""
         import time
         sys.setrecursionlimit(1_000_000)
         def down(n): return n and 1 + down(n - 1)
@@ -482,7 +465,7 @@ def test_deep_recursion_takes_no_more_stack_than_in_plain_python(after):
     ["nest == other", "len(str(type(nest)))", "nest in [other]", "repr(flat)", "make(100_000)", "hash(tuples) == 0"],
 )
 def test_deeply_nested_values_do_not_crash(use):
-    out = run_alone(f"""
+    out = worlds.run_alone(f"""
         def make(n):
             value = []
             for _ in range(n): value = [value]
@@ -842,7 +825,7 @@ def test_a_debugger_that_comes_during_the_call_is_served():
 
 
 def test_the_process_ends_cleanly():
-    out = run_alone("""
+    out = worlds.run_alone("""
         import threading, atexit
         def numbers():
             try:

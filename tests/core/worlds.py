@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
+import os
+import subprocess
 import sys
+import textwrap
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -164,6 +167,24 @@ def outcome(call: Callable[[], Any]) -> Any:
     except BaseException as error:
         return "raised", describe(error)
     return "returned", describe(value)
+
+
+# -- programs that may crash ------------------------------------------------------------------------------------------
+
+
+def run_alone(source: str) -> str:
+    """A program of its own, which may crash."""
+    lines = [
+        "import sys",
+        f"sys.path.insert(0, {os.path.dirname(_core.__file__)!r})",
+        "import _core",
+        "_core.set_setting('without_tensors', True)",
+        "def watched(f): return _core.CompiledFunction(f, f.__name__)",
+    ]
+    program = "\n".join(lines) + "\n" + textwrap.dedent(source)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return result.stdout.strip()
 
 
 # -- small worlds, as text --------------------------------------------------------------------------------------------
