@@ -198,7 +198,7 @@ bool Arguments::match(const CallArguments& call, PyObject** values, PyObject** t
     if (node.kind == Kind::Tensor) tensors[node.tensor] = values[i];
     if (is_repeated(i, values)) return false;
   }
-  return checks_->first_mismatch(tensors) < 0;
+  return !tensor_count_ || checks_->first_mismatch(tensors) < 0;
 }
 
 std::string Arguments::explain(const CallArguments& call) const {

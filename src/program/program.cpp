@@ -9,6 +9,7 @@
 #include "cpython/text.h"
 #include "guard/atoms.h"
 #include "guard/reads.h"
+#include "program/memo.h"
 #include "program/operators.h"
 #include "runtime/config.h"
 
@@ -42,6 +43,22 @@ class Program::Registers {
   ptrdiff_t count_ = 0;
 };
 
+// Borrowed values for a call, on the stack if they are few.
+class Values {
+ public:
+  explicit Values(size_t count) : heap_(count > inline_.size() ? count : 0) {
+    data = heap_.empty() ? inline_.data() : heap_.data();
+  }
+  PyObject** data;
+
+ private:
+  std::array<PyObject*, 8> inline_;
+  std::vector<PyObject*> heap_;
+};
+
+Program::Program(uint32_t first_register) : registers_(first_register) {}
+Program::~Program() = default;
+
 Stretch::Stretch() = default;
 Stretch::~Stretch() = default;
 int Stretch::traverse(visitproc visit, void* arg) const {
@@ -57,8 +74,11 @@ Instruction Program::add(Op op, uint32_t index, const std::vector<uint32_t>& ope
 }
 
 uint32_t Program::emit(Op op, uint32_t index, const std::vector<uint32_t>& operands) {
+  uint32_t* known = op == Op::Constant ? &constant_registers_[index] : nullptr;
+  if (known && *known != kNoRegister) return result_ = *known;
   Instruction instruction = add(op, index, operands);
   (op < Op::Output ? before_ : after_).push_back(instruction);
+  if (known) *known = instruction.result;
   return result_ = instruction.result;
 }
 
@@ -68,8 +88,18 @@ uint32_t Program::emit(Exit* exit, Op op, uint32_t index, const std::vector<uint
 }
 
 uint32_t Program::add_constant(PyObject* value) {
+  // Loops that were unrolled use the same few again and again.
+  static constexpr size_t kRemembered = 16;
+  for (size_t i = constants_.size(); i-- > 0 && constants_.size() - i <= kRemembered;)
+    if (constants_[i].get() == value) return static_cast<uint32_t>(i);
   constants_.push_back(py::Ref::borrow(value));
+  constant_registers_.push_back(kNoRegister);
   return static_cast<uint32_t>(constants_.size() - 1);
+}
+
+void Program::set_segment(std::unique_ptr<runtime::Segment> segment) {
+  segment_ = std::move(segment);
+  has_tensor_work_ = segment_->op_count() || segment_->output_count();
 }
 
 uint32_t Program::add_older(PyObject* object) {
@@ -130,32 +160,53 @@ bool Program::change(const Instruction& instruction, PyObject* const* registers)
     case Op::DeleteItem: return PyObject_DelItem(operand(0), operand(1)) == 0;
     case Op::SetCell: return PyCell_Set(operand(0), instruction.operand_count > 1 ? operand(1) : nullptr) == 0;
     default: {
-      std::vector<PyObject*> values;
-      for (uint32_t i = 0; i < instruction.operand_count; ++i) values.push_back(operand(i));
-      return static_cast<bool>(py::Ref::steal(PyObject_Vectorcall(constant(), values.data(), values.size(), nullptr)));
+      Values values(instruction.operand_count);
+      for (uint32_t i = 0; i < instruction.operand_count; ++i) values.data[i] = operand(i);
+      return static_cast<bool>(
+          py::Ref::steal(PyObject_Vectorcall(constant(), values.data, instruction.operand_count, nullptr)));
     }
   }
+}
+
+// All that comes before the tensor work. False: diverged.
+bool Program::prepare_all(PyObject* const* arguments, PyObject** registers) const {
+  auto all_of = [&](const std::vector<Instruction>& instructions) {
+    for (const Instruction& instruction : instructions)
+      if (!prepare(instruction, arguments, registers)) return false;
+    return true;
+  };
+  if (has_memo_ && !memo_) has_memo_ = (memo_ = Memo::of(*this)) != nullptr;
+  if (!has_memo_) return all_of(before_);
+  if (memo_->recall(registers)) return all_of(memo_->rest);
+  memo_->note_versions();
+  if (!all_of(before_)) return false;
+  memo_->note_values(registers);
+  if (memo_->is_useless()) memo_.reset(), has_memo_ = false;
+  return true;
+}
+
+bool Program::run_segment(PyObject* const* tensors, PyObject* const* registers, Registers& outputs) const {
+  std::vector<PyObject*> inputs;
+  for (uint32_t input : segment_inputs_) inputs.push_back(registers[input]);
+  return segment_->run(inputs.empty() ? tensors : inputs.data(),
+                       outputs.reserve(static_cast<ptrdiff_t>(segment_->output_count())));
 }
 
 End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers) const {
   Registers outputs;
   PyObject** r = registers.reserve(registers_);
-  for (const Instruction& instruction : before_)
-    if (!prepare(instruction, arguments, r)) return End::Diverged;
-  std::vector<PyObject*> inputs;
-  for (uint32_t input : segment_inputs_) inputs.push_back(r[input]);
-  if (!segment_->run(inputs.empty() ? tensors : inputs.data(),
-                     outputs.reserve(static_cast<ptrdiff_t>(segment_->output_count())))) {
+  if (!prepare_all(arguments, r)) return End::Diverged;
+  if (has_tensor_work_ && !run_segment(tensors, r, outputs)) {
     if (!PyErr_Occurred()) return End::Diverged;
-    return segment_->rerunnable() ? End::Failed : End::Returned;
+    return segment_->rerunnable() ? End::Failed : End::Raised;
   }
   for (const Instruction& instruction : after_) {
     if (instruction.op == Op::Output) {
       r[instruction.result] = Py_NewRef(outputs[instruction.index]);
     } else if (instruction.op >= Op::SetAttribute) {
-      if (!change(instruction, r)) return End::Returned;
+      if (!change(instruction, r)) return End::Raised;
     } else if (!(r[instruction.result] = build(instruction, r))) {
-      return End::Returned;
+      return End::Raised;
     }
   }
   return End::Returned;
@@ -163,11 +214,12 @@ End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, R
 
 // Of what is unknown; puts the result into its register. Borrowed; null: error set.
 PyObject* Program::make_call(Registers& registers) const {
-  std::vector<PyObject*> values;
-  for (uint32_t argument : cut_->arguments) values.push_back(registers[argument]);
+  size_t count = cut_->arguments.size();
+  Values values(count);
+  for (size_t i = 0; i < count; ++i) values.data[i] = registers[cut_->arguments[i]];
   PyObject* names = cut_->keyword_names.get();
-  size_t positional = values.size() - (names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0);
-  return registers[cut_->result] = PyObject_Vectorcall(registers[cut_->callable], values.data(), positional, names);
+  size_t positional = count - (names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0);
+  return registers[cut_->result] = PyObject_Vectorcall(registers[cut_->callable], values.data, positional, names);
 }
 
 namespace {
@@ -217,14 +269,14 @@ PyObject* Program::leave(const Exit& exit, Registers& registers) const {
 
 // Runs what follows the cut under the guards that hold now; null: nothing fits, and nothing has happened.
 std::shared_ptr<Stretch> Program::run_next(PyObject* const* arguments, PyObject* const* tensors,
-                                           Registers& registers) const {
+                                           Registers& registers, End* end) const {
   std::vector<const guard::Entry*> diverged;
   while (std::shared_ptr<guard::Entry> entry = cut_->next.find(diverged)) {
     auto next = std::static_pointer_cast<Stretch>(std::move(entry));
-    End end = next->program->run_stretch(arguments, tensors, registers);
-    if (end == End::Returned) return next;
+    *end = next->program->run_stretch(arguments, tensors, registers);
+    if (*end == End::Returned || *end == End::Raised) return next;
     registers.clear(registers_);
-    if (end == End::Failed) {  // CPython raises it again, where it may be handled
+    if (*end == End::Failed) {  // CPython raises it again, where it may be handled
       PyErr_Clear();
       return nullptr;
     }
@@ -244,12 +296,12 @@ PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End
   const Program* program = this;
   std::shared_ptr<Stretch> stretch;  // keeps what follows the first
   int64_t cuts_made = 0;
-  while (*end == End::Returned && !PyErr_Occurred()) {
+  while (*end == End::Returned) {
     const Cut* cut = program->cut_.get();
     if (!cut) return std::exchange(registers[program->result_], nullptr);
     if (!program->make_call(registers)) return program->leave(cut->before, registers);
     bool leaves = ++cuts_made == runtime::config().leave_at_cut;
-    std::shared_ptr<Stretch> next = leaves ? nullptr : program->run_next(arguments, tensors, registers);
+    std::shared_ptr<Stretch> next = leaves ? nullptr : program->run_next(arguments, tensors, registers, end);
     if (!next) {
       *end = leaves ? End::Returned : End::Left;
       if (!leaves && why_left) *why_left = program->why_nothing_fits();
