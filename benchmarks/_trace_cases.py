@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
-READS = "reads"  # nothing but state reads: the whole call is guards
+READS = "reads"  # reads much state, and does nothing else: the whole call is guards
+SMALL = "small"  # the same with little state: what any call through C costs is most of it
 WORK = "work"  # effects, results to build, unknown calls: some of it is left to do in each call
 EAGER = "eager"  # what does not pay, or cannot be compiled
 WATCH = "watch"  # long enough to tell what watching costs
@@ -140,30 +141,51 @@ VERBOSE, LIMIT, MODE = False, 512, "eval"
 
 @case("a config object", READS)
 def config_object() -> Call:
-    def describe(config: Config) -> Any:
+    def validate(config: Config) -> str | None:
         attention = config.attention
-        if config.training or attention.window is not None:
+        if config.training or attention.window is not None or not config.use_cache:
             return None
-        if attention.size % attention.heads:
+        if attention.size % attention.heads or attention.heads < 1 or config.layers > 100:
             raise ValueError("size must be divisible by heads")
-        kind = "causal" if config.use_cache else "full"
-        if config.extra["bias"] and config.extra["rope"]["base"] == 10000:
-            return config.activation if kind == "causal" else config.norm
-        return None
+        if config.activation not in ("gelu", "relu") or config.norm not in ("layer", "rms"):
+            raise ValueError("unknown activation or norm")
+        if not 0 <= attention.dropout < 1 or config.extra["scale"] <= 0 or config.extra["rope"]["base"] < 100:
+            raise ValueError("out of range")
+        for name in ("bias", "rope", "scale"):
+            if name not in config.extra:
+                raise ValueError(name)
+        return config.activation if config.extra["bias"] and config.norm == "layer" else config.norm
 
-    return Call(describe, (Config(),))
+    return Call(validate, (Config(),))
 
 
 @case("a config in the globals", READS)
 def global_config() -> Call:
-    def choose() -> Any:
-        if VERBOSE:
+    def pick(names: tuple[str, ...]) -> Any:
+        if VERBOSE or MODE != "eval":
             return LIMIT
-        if MODE == "eval" and DEFAULTS["affine"] and DEFAULTS["device"] == "cpu":
-            return DEFAULTS["dtype"] if LIMIT > 100 else DEFAULTS["eps"]
-        return None
+        for name in names:
+            if name not in DEFAULTS or DEFAULTS[name] is None:
+                return MODE
+        return DEFAULTS["dtype"] if DEFAULTS["affine"] and DEFAULTS["eps"] < 1 < LIMIT else DEFAULTS["device"]
+
+    return Call(pick, (("eps", "affine", "device", "dtype", "heads"),))
+
+
+@case("three globals", SMALL)
+def globals_() -> Call:
+    def choose() -> Any:
+        return DEFAULTS["dtype"] if MODE == "eval" and not VERBOSE else LIMIT
 
     return Call(choose)
+
+
+@case("an attribute", SMALL)
+def attribute() -> Call:
+    def is_windowed(config: Config) -> bool:
+        return config.attention.window is not None
+
+    return Call(is_windowed, (Config(),))
 
 
 @case("three nested modules", READS)
@@ -178,7 +200,7 @@ def many_modules() -> Call:
 
 @case("a dataclass", READS)
 def dataclasses_() -> Call:
-    items = [Attention(heads=n, size=64 * n) for n in (1, 2, 4, 8, 16)]
+    items = [Attention(heads=n, size=64 * n) for n in range(1, 13)]
 
     def largest(wanted: int) -> int | None:
         best = None
@@ -193,24 +215,30 @@ def dataclasses_() -> Call:
 @case("dict look-ups", READS)
 def dict_lookups() -> Call:
     options = {"optimizer": {"name": "adam", "betas": (0.9, 0.999)}, "schedule": {"warm": 100}, "seed": 0}
+    rates = {"weight": 0.1, "bias": 0.2, "norm": 0.0}
 
-    def find(key: str) -> Any:
-        if key not in options or options.get("missing") is not None:
+    def find(*keys: str) -> Any:
+        if options.get("missing") is not None or options["schedule"].get("warm", 0) < 10:
             return None
+        for key in keys:
+            if key in options or rates.get(key, 1.0) >= 1.0:
+                return key
         name = options["optimizer"]["name"]
-        if name == "adam" and options["schedule"].get("warm", 0) > 10:
-            return options["optimizer"]["betas"][1]
-        return options["seed"]
+        return options["optimizer"]["betas"][1] if name == "adam" and "seed" in options else rates["norm"]
 
-    return Call(find, ("optimizer",))
+    return Call(find, ("weight", "bias", "norm"))
 
 
 @case("properties", READS)
 def properties() -> Call:
-    config = Config()
+    layers = [Config() for _ in range(4)]
 
     def check() -> bool:
-        return config.is_causal and config.head_size == 64 and not config.training and config.head_size > 8
+        heads = 0
+        for layer in layers:
+            if layer.is_causal and layer.head_size == 64:
+                heads += 1
+        return heads == len(layers)
 
     return Call(check)
 
@@ -237,10 +265,15 @@ def isinstance_chain() -> Call:
 def registry() -> Call:
     config = Config()
 
+    def make(name: str) -> str:
+        made = REGISTRY[name] if name in REGISTRY else REGISTRY["norm"][name]
+        if not callable(made):
+            raise TypeError(name)
+        return made() if made.__name__ == name else made.kind
+
     def build() -> str:
-        act = REGISTRY[config.activation]
-        norm = REGISTRY["norm"][config.norm]
-        return act() if norm.kind == "square" and callable(act) else norm.kind
+        act, norm, other = make(config.activation), make(config.norm), make("relu")
+        return act if norm == "square" and other == "relu" else norm
 
     return Call(build)
 
