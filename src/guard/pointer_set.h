@@ -110,6 +110,10 @@ class PointerPairSet {
 template <class Value>
 class PointerPairMap {
  public:
+  const Value* find(const void* first, const void* second) const {
+    const Entry* entry = table_.find({first, second});
+    return entry ? &entry->value : nullptr;
+  }
   // The value, and whether it is new.
   std::pair<Value*, bool> insert(const void* first, const void* second) {
     auto [entry, is_new] = table_.insert({first, second});

@@ -607,13 +607,16 @@ bool vouches(const Read& read) {
 
 }  // namespace
 
-bool Reads::pins(PyObject* object) const {
-  return std::any_of(reads_.begin(), reads_.end(), [&](const Read& read) {
-    if (!vouches(read)) return false;
-    if (!read.contents) return read.value == object;
-    const auto& items = read.contents->items;
-    return std::find(items.begin(), items.end(), object) != items.end();
-  });
+bool Reads::pins(PyObject* object) {
+  for (; pinning_reads_ < reads_.size(); ++pinning_reads_) {
+    const Read& read = reads_[pinning_reads_];
+    if (!vouches(read)) continue;
+    if (read.value) pinned_.insert(read.value);
+    if (!read.contents) continue;
+    for (PyObject* item : read.contents->items)
+      if (item) pinned_.insert(item);
+  }
+  return pinned_.contains(object);
 }
 
 // ---- ending

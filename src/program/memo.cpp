@@ -21,6 +21,7 @@ std::unique_ptr<Memo> Memo::of(const Program& program) {
   std::vector<Role> roles(program.registers_);
   std::vector<PyObject*> older(program.registers_);
   std::vector<bool> needed(program.registers_);
+  guard::PointerSet versioned;
   auto operands = [&](const Instruction& instruction) {
     const uint32_t* first = program.operands_.data() + instruction.first_operand;
     return std::pair(first, first + instruction.operand_count);
@@ -40,7 +41,7 @@ std::unique_ptr<Memo> Memo::of(const Program& program) {
       if (instruction.op == Op::LoadCell) {
         memo->cells_.emplace_back(owner, py::Ref());
       } else if (const uint64_t* word = mg_dict_version_word(owner)) {
-        memo->versions_.push_back({word, 0});
+        if (versioned.insert(owner)) memo->versions_.push_back({word, 0});
       } else {
         return Role::Other;
       }
@@ -67,24 +68,28 @@ std::unique_ptr<Memo> Memo::of(const Program& program) {
     else if (is_used)
       memo->values_.emplace_back(instruction.result, py::Ref());
   }
+  if (program.cut_) return memo;
+  for (const auto& [number, value] : memo->values_) memo->filled.push_back(number);
+  for (const std::vector<Instruction>* instructions : {&std::as_const(memo->rest), &program.after_})
+    for (const Instruction& instruction : *instructions)
+      if (!is_check(instruction.op)) memo->filled.push_back(instruction.result);
   return memo;
 }
 
-bool Memo::recall(PyObject** registers) {
-  bool holds = holds_;
+bool Memo::holds() {
+  bool holds = has_values_;
   for (const guard::Word& version : versions_) holds = holds && *version.address == version.expected;
   for (const auto& [cell, content] : cells_) holds = holds && PyCell_GET(cell) == content.get();
-  if (!holds) {
-    ++misses_;
-    return false;
-  }
-  misses_ = 0;
+  misses_ = holds ? 0 : misses_ + 1;
+  return holds;
+}
+
+void Memo::recall(PyObject** registers) const {
   for (const auto& [number, value] : values_) registers[number] = Py_NewRef(value.get());
-  return true;
 }
 
 void Memo::note_versions() {
-  holds_ = false;
+  has_values_ = false;
   for (guard::Word& version : versions_) version.expected = *version.address;
   for (auto& [cell, content] : cells_) {
     PyObject* now = PyCell_GET(cell);
@@ -97,7 +102,7 @@ void Memo::note_values(PyObject* const* registers) {
     if (!is_plain(registers[number])) return;
     value = py::Ref::borrow(registers[number]);
   }
-  holds_ = true;
+  has_values_ = true;
 }
 
 }  // namespace magneto::program

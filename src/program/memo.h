@@ -16,8 +16,10 @@ class Memo {
   // Null: there is nothing to remember.
   static std::unique_ptr<Memo> of(const Program& program);
 
-  // Whether nothing has changed since what was noted. If so, fills the registers that `rest` needs.
-  bool recall(PyObject** registers);
+  // Whether nothing has changed since what was noted.
+  bool holds();
+  // Fills the registers that others than `rest` would fill.
+  void recall(PyObject** registers) const;
   // Before a run, then, if that found all as it must be, after it.
   void note_versions();
   void note_values(PyObject* const* registers);
@@ -26,11 +28,13 @@ class Memo {
   bool is_useless() const { return misses_ > kPatience; }
 
   std::vector<Instruction> rest;  // what has to be done in any case
+  // The registers that a run with `rest` fills; empty: perhaps any, there is a cut.
+  std::vector<uint32_t> filled;
 
  private:
   static constexpr int kPatience = 32;  // misses in a row
 
-  bool holds_ = false;
+  bool has_values_ = false;
   int misses_ = 0;
   std::vector<guard::Word> versions_;
   std::vector<std::pair<PyObject*, py::Ref>> cells_;  // with their contents

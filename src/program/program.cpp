@@ -31,16 +31,26 @@ class Program::Registers {
     count_ = count;
     return data_;
   }
+  // The same for the first run, if it fills these alone.
+  PyObject** reserve(ptrdiff_t count, const std::vector<uint32_t>& filled) {
+    if (count_ || filled.empty() || count > std::ssize(inline_)) return reserve(count);
+    for (uint32_t number : filled) data_[number] = nullptr;
+    filled_ = &filled;
+    return data_;
+  }
   PyObject*& operator[](size_t index) { return data_[index]; }
   void clear(ptrdiff_t first = 0) {
     for (ptrdiff_t i = first; i < count_; ++i) Py_CLEAR(data_[i]);
+    if (filled_)
+      for (uint32_t number : *filled_) Py_CLEAR(data_[number]);
   }
 
  private:
-  std::array<PyObject*, 48> inline_;  // filled as far as it is used
+  std::array<PyObject*, 128> inline_;  // filled as far as it is used
   std::vector<PyObject*> heap_;
   PyObject** data_ = inline_.data();
   ptrdiff_t count_ = 0;
+  const std::vector<uint32_t>* filled_ = nullptr;
 };
 
 // Borrowed values for a call, on the stack if they are few.
@@ -168,21 +178,25 @@ bool Program::change(const Instruction& instruction, PyObject* const* registers)
   }
 }
 
-// All that comes before the tensor work. False: diverged.
-bool Program::prepare_all(PyObject* const* arguments, PyObject** registers) const {
-  auto all_of = [&](const std::vector<Instruction>& instructions) {
+// All that comes before the tensor work. Null: diverged.
+PyObject** Program::prepare_all(PyObject* const* arguments, Registers& registers) const {
+  auto all_of = [&](const std::vector<Instruction>& instructions, PyObject** r) {
     for (const Instruction& instruction : instructions)
-      if (!prepare(instruction, arguments, registers)) return false;
+      if (!prepare(instruction, arguments, r)) return false;
     return true;
   };
   if (has_memo_ && !memo_) has_memo_ = (memo_ = Memo::of(*this)) != nullptr;
-  if (!has_memo_) return all_of(before_);
-  if (memo_->recall(registers)) return all_of(memo_->rest);
-  memo_->note_versions();
-  if (!all_of(before_)) return false;
-  memo_->note_values(registers);
-  if (memo_->is_useless()) memo_.reset(), has_memo_ = false;
-  return true;
+  if (has_memo_ && memo_->holds()) {
+    PyObject** r = registers.reserve(registers_, memo_->filled);
+    memo_->recall(r);
+    return all_of(memo_->rest, r) ? r : nullptr;
+  }
+  PyObject** r = registers.reserve(registers_);
+  if (has_memo_) memo_->note_versions();
+  if (!all_of(before_, r)) return nullptr;
+  if (has_memo_) memo_->note_values(r);
+  if (has_memo_ && memo_->is_useless()) has_memo_ = false;
+  return r;
 }
 
 bool Program::run_segment(PyObject* const* tensors, PyObject* const* registers, Registers& outputs) const {
@@ -194,8 +208,8 @@ bool Program::run_segment(PyObject* const* tensors, PyObject* const* registers, 
 
 End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers) const {
   Registers outputs;
-  PyObject** r = registers.reserve(registers_);
-  if (!prepare_all(arguments, r)) return End::Diverged;
+  PyObject** r = prepare_all(arguments, registers);
+  if (!r) return End::Diverged;
   if (has_tensor_work_ && !run_segment(tensors, r, outputs)) {
     if (!PyErr_Occurred()) return End::Diverged;
     return segment_->rerunnable() ? End::Failed : End::Raised;

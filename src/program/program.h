@@ -184,7 +184,7 @@ class Program {
  private:
   class Registers;
   bool prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const;
-  bool prepare_all(PyObject* const* arguments, PyObject** registers) const;
+  PyObject** prepare_all(PyObject* const* arguments, Registers& registers) const;
   bool run_segment(PyObject* const* tensors, PyObject* const* registers, Registers& outputs) const;
   End run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers) const;
   PyObject* make_call(Registers& registers) const;
@@ -215,7 +215,7 @@ class Program {
   std::vector<IteratorState> iterators_;
   std::vector<CodePlace> places_;
   mutable std::unique_ptr<Memo> memo_;  // made by the first run; belongs to the GIL
-  mutable bool has_memo_ = true;        // or will have one
+  mutable bool has_memo_ = true;        // of use, or will have one
 };
 
 }  // namespace magneto::program

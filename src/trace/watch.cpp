@@ -90,9 +90,7 @@ std::string Watch::place() {
   return place;
 }
 
-Kind Watch::kind_of(PyTypeObject* type) {
-  if (type == &PyLong_Type || type == &PyUnicode_Type || type == &PyBool_Type) return Kind::Atom;
-  if (const Kind* known = kinds_.find(type)) return *known;
+Kind Watch::new_kind(PyTypeObject* type) {
   Kind kind = known_kind(type);
   *kinds_.insert(type).first = kind;
   kept_types_.push_back(py::Ref::borrow((PyObject*)type));
