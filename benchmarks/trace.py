@@ -133,12 +133,11 @@ def take_turns(timers: dict[str, Timer], count: int, repeats: int) -> dict[str, 
 
 def measure_first(case: Case, repeats: int) -> dict[str, float]:
     """The least of a first call in us, and of its watch in ns."""
-    firsts, watches = [], []
-    for _ in range(repeats):
-        call = case.make()
-        compiled = _core.CompiledFunction(call.function, case.name)
-        firsts.append(make_timer(call, compiled)(1) / 1e3)
-        watches += [variant["watch_ms"] * 1e6 for variant in compiled.variants()]
+    calls = [case.make() for _ in range(repeats)]
+    compiled = [_core.CompiledFunction(call.function, case.name) for call in calls]
+    timers = [make_timer(call, function) for call, function in zip(calls, compiled, strict=True)]
+    firsts = [timer(1) / 1e3 for timer in timers]
+    watches = [variant["watch_ms"] * 1e6 for function in compiled for variant in function.variants()]
     return {"first_us": min(firsts), **({"watched_ns": min(watches)} if watches else {})}
 
 
