@@ -441,8 +441,10 @@ bool Reads::read_key(PyObject* dict, PyObject* key) {
   return true;
 }
 
-void Reads::read_key(PyObject* dict, PyObject* key, PyObject* value) {
-  if (pairs_.insert(dict, key)) add(Access::Key, dict, value, key);
+bool Reads::read_key(PyObject* dict, PyObject* key, PyObject* value) {
+  if (!pairs_.insert(dict, key)) return false;
+  add(Access::Key, dict, value, key);
+  return true;
 }
 
 void Reads::read_items(PyObject* dict) {

@@ -80,7 +80,7 @@ class Reads {
 
   // Those that return bool tell whether this is news.
   bool read_key(PyObject* dict, PyObject* key);  // `key` is an atom, and looking it up runs no Python code now
-  void read_key(PyObject* dict, PyObject* key, PyObject* value);  // that find_key found, or null
+  bool read_key(PyObject* dict, PyObject* key, PyObject* value);  // that find_key found, or null
   void read_items(PyObject* dict);
   void read_cache(PyObject* dict);  // whose values are looked into by C code; these are kept alive
   void read_list(PyObject* list);

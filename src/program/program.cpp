@@ -133,7 +133,8 @@ uint32_t Program::add_place(CodePlace place) {
 }
 
 // False, without an error, if something is not as it must be.
-bool Program::prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const {
+[[gnu::always_inline]] inline bool Program::prepare(const Instruction& instruction, PyObject* const* arguments,
+                                                    PyObject** registers) const {
   const uint32_t* operands = operands_.data() + instruction.first_operand;
   auto operand = [&](uint32_t i) { return registers[operands[i]]; };
   PyObject*& result = registers[instruction.result];

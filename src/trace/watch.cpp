@@ -182,7 +182,7 @@ NodeId Watch::look_up_key(PyObject* dict, PyObject* key) {
   PyObject* value = PyDict_GetItemWithError(dict, key);
   if (!value) PyErr_Clear();
   if (value && may_be_carried(value)) return provenance.add_read(dict, key, value);
-  if (guards.read_key(dict, key)) saw(value);
+  if (guards.read_key(dict, key, value)) saw(value);
   return kKnown;
 }
 
