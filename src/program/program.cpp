@@ -283,8 +283,8 @@ PyObject* Program::leave(const Exit& exit, Registers& registers) const {
 }
 
 // Runs what follows the cut under the guards that hold now; null: nothing fits, and nothing has happened.
-std::shared_ptr<Stretch> Program::run_next(PyObject* const* arguments, PyObject* const* tensors,
-                                           Registers& registers, End* end) const {
+std::shared_ptr<Stretch> Program::run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
+                                           End* end) const {
   std::vector<const guard::Entry*> diverged;
   while (std::shared_ptr<guard::Entry> entry = cut_->next.find(diverged)) {
     auto next = std::static_pointer_cast<Stretch>(std::move(entry));
