@@ -66,6 +66,10 @@ def selects(x: Tensor) -> Any:
     return where * 2, x[x > 0] + 1
 
 
+def is_measured(x: Tensor) -> int:
+    return (x > 0).nonzero().shape[0]
+
+
 def is_made_unique(x: Tensor) -> Any:
     values, places = torch.unique(x.clamp(0, 1).round(), return_inverse=True)
     return values * 2, places + 1
@@ -113,6 +117,7 @@ CASES = {
         Case(chooses_the_larger),
         Case(becomes_a_list, 1, CALLS - 1),
         Case(selects),
+        Case(is_measured),
         Case(is_made_unique),
         Case(is_printed, 1, CALLS - 1),
         Case(under_autocast),

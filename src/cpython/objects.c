@@ -35,7 +35,33 @@ static PyObject** managed_slot(PyObject* object) {
 }
 #endif
 
+// Whether the object keeps its attributes to itself, without a dict.
+static bool has_no_dict_yet(PyObject* object) {
+  if (!(Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT)) return false;
+#if PY_VERSION_HEX >= 0x030d0000
+  return false;  // a dict that is made for it leaves them where they are
+#elif PY_VERSION_HEX >= 0x030c0000
+  return _PyDictOrValues_IsValues(*_PyObject_DictOrValuesPointer(object));
+#else
+  return *_PyObject_ValuesPointer(object) != NULL;
+#endif
+}
+
+// A dict that was made for an object shares its keys with others of the class, and from then on CPython looks up the
+// attributes of the object the slow way. In a dict with keys of its own it finds them as fast as before.
+static void unshare_keys(PyObject** slot) {
+  PyObject* own = PyDict_New();
+  if (own && PyDict_Update(own, *slot) == 0) {
+    PyObject* shared = *slot;
+    *slot = own;
+    own = shared;
+  }
+  PyErr_Clear();
+  Py_XDECREF(own);
+}
+
 PyObject** mg_dict_slot(PyObject* object) {
+  bool is_new = has_no_dict_yet(object);
 #if PY_VERSION_HEX >= 0x030c0000
   // An object that keeps its values inline has no dict to speak of until somebody asks for it.
   PyTypeObject* type = Py_TYPE(object);
@@ -46,6 +72,7 @@ PyObject** mg_dict_slot(PyObject* object) {
       return NULL;
     }
     Py_DECREF(dict);
+    if (is_new) unshare_keys(managed_slot(object));
     return managed_slot(object);
   }
   Py_ssize_t offset = type->tp_dictoffset;
@@ -58,6 +85,7 @@ PyObject** mg_dict_slot(PyObject* object) {
 #else
   PyObject** slot = _PyObject_GetDictPtr(object);
   if (!slot) PyErr_Clear();
+  if (slot && is_new) unshare_keys(slot);
   return slot;
 #endif
 }

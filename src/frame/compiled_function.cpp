@@ -39,6 +39,8 @@ struct State {
   int64_t captures = 0;
   int64_t failures_in_a_row = 0;
   bool has_told = false;  // that it is captured no more
+  int64_t late_misses = 0;  // since recapture_limit was reached
+  int64_t late_hits = 0;    // of the variants, when they were last counted
 };
 
 struct CompiledFunction {
@@ -75,6 +77,12 @@ PyObject* run_eagerly(CompiledFunction* self, const CallArguments& call) {
   return PyObject_Vectorcall(self->function, call.values, call.positional, call.keyword_names);
 }
 
+// Nothing is compiled, and as the settings stand nothing will be.
+bool stays_eager(const State& state) {
+  return state.variants.empty() && (mg_why_unsupported() || state.failures_in_a_row >= config().capture_attempts ||
+                                    state.captures >= config().recapture_limit);
+}
+
 std::string with_place(const std::string& reason, const std::string& where) {
   return where.empty() ? reason : reason + " (" + where + ")";
 }
@@ -89,6 +97,12 @@ Group& group_of(State& state, const guard::Arguments& arguments) {
   auto found = std::find_if(state.groups.begin(), state.groups.end(),
                             [&](const Group& group) { return group.arguments->same_as(arguments); });
   return found == state.groups.end() ? *state.groups.insert(state.groups.begin(), Group()) : *found;
+}
+
+void drop_variants(State& state) {
+  std::vector<std::shared_ptr<Variant>> variants;
+  std::vector<Group> groups;
+  variants.swap(state.variants), groups.swap(state.groups);
 }
 
 void remove_variant(State& state, const Variant& variant) {
@@ -190,23 +204,40 @@ void note_left(State& state, Variant& variant, const std::string& why) {
   runtime::log(runtime::Log::Guards, state.name + ": will be captured again because " + why);
 }
 
+constexpr const char* kCapturedTooOften = "the function was captured too often (recapture_limit)";
+
 // Once: the function is captured no more.
 void tell_limit(CompiledFunction* self, const CallArguments& call) {
   State& state = *self->state;
+  runtime::count("eager", kCapturedTooOften);
   std::string text = state.name + " was captured " + std::to_string(state.captures) +
                      " times (recapture_limit); calls that none of its compiled forms fits run eagerly from now on";
   if (!state.variants.empty()) text += ". The newest did not fit this time because " + why_not_fitting(self, call);
   runtime::warn_once(text);
 }
 
+// Nothing more will be compiled. What is does not pay if most calls look for a variant in vain.
+void miss_past_limit(CompiledFunction* self, const CallArguments& call) {
+  static constexpr int64_t kCalls = 256;
+  State& state = *self->state;
+  if (!std::exchange(state.has_told, true)) tell_limit(self, call);
+  if (++state.late_misses % kCalls) return;
+  int64_t hits = 0;
+  for (const auto& variant : state.variants) hits += variant->hits;
+  if (hits - std::exchange(state.late_hits, hits) >= kCalls) return;
+  ++state.failures[with_place(kCapturedTooOften, why_not_fitting(self, call))];
+  drop_variants(state);
+}
+
+PyObject* call_through(PyObject* object, PyObject* const* args, size_t flagged_count, PyObject* keyword_names);
+
 // No variant fits: watch this call, if that may still pay.
 PyObject* miss(CompiledFunction* self, const CallArguments& call) {
   State& state = *self->state;
-  if (mg_why_unsupported()) return run_eagerly(self, call);
-  if (state.failures_in_a_row >= config().capture_attempts) return run_eagerly(self, call);
+  if (stays_eager(state)) self->vectorcall = call_through;
+  if (stays_eager(state) || state.failures_in_a_row >= config().capture_attempts) return run_eagerly(self, call);
   if (state.captures >= config().recapture_limit) {
-    runtime::count("eager", "the function was captured too often (recapture_limit)");
-    if (!std::exchange(state.has_told, true)) tell_limit(self, call);
+    miss_past_limit(self, call);
     return run_eagerly(self, call);
   }
   if (std::string why = why_not_now(); !why.empty()) {
@@ -265,12 +296,21 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged_count, Py
     ++variant->hits;
     variant->last_used = ++runtime::process_state().hits;
     if (end == program::End::Left) note_left(*self->state, *variant, why_left);
-    if (end == program::End::Returned || end == program::End::Left) return result;
+    if (end != program::End::Failed) return result;
     // An operator raised an error. The function itself raises it with its own traceback, or handles it.
     PyErr_Clear();
     return run_eagerly(self, call);
   }
   return miss(self, call);
+}
+
+// Of a function that stays eager.
+PyObject* call_through(PyObject* object, PyObject* const* args, size_t flagged_count, PyObject* keyword_names) {
+  CompiledFunction* self = as_compiled(object);
+  if (!stays_eager(*self->state)) [[unlikely]]
+    return (self->vectorcall = call)(object, args, flagged_count, keyword_names);
+  ++runtime::process_state().calls;
+  return PyObject_Vectorcall(self->function, args, flagged_count, keyword_names);
 }
 
 // ---- the Python type
@@ -314,9 +354,7 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
 int clear(PyObject* object) {
   CompiledFunction* self = as_compiled(object);
   // `function` stays until deallocation: somebody may still call.
-  std::vector<std::shared_ptr<Variant>> variants;
-  std::vector<Group> groups;
-  if (self->state) variants.swap(self->state->variants), groups.swap(self->state->groups);
+  if (self->state) drop_variants(*self->state);
   Py_CLEAR(self->dict);
   return 0;
 }
@@ -392,10 +430,7 @@ PyObject* variants(PyObject* object, PyObject*) {
 
 PyObject* state_name(PyObject* object, PyObject*) {
   const State& state = *as_compiled(object)->state;
-  const char* name = !state.variants.empty()                                                        ? "compiled"
-                     : mg_why_unsupported() || state.failures_in_a_row >= config().capture_attempts ? "eager"
-                                                                                                    : "new";
-  return PyUnicode_FromString(name);
+  return PyUnicode_FromString(!state.variants.empty() ? "compiled" : stays_eager(state) ? "eager" : "new");
 }
 
 PyObject* reset(PyObject* object, PyObject*) {

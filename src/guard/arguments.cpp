@@ -159,7 +159,9 @@ void Arguments::freeze() {
   tensors_.clear();
 }
 
-PyObject* Arguments::fetch(const Node& node, const CallArguments& call, PyObject* const* values) const {
+// These three are what `match` does for each node.
+[[gnu::always_inline]] inline PyObject* Arguments::fetch(const Node& node, const CallArguments& call,
+                                                         PyObject* const* values) const {
   if (node.parent < 0) return call.values[node.index];
   PyObject* parent = values[node.parent];
   if (!node.key) return PySequence_Fast_GET_ITEM(parent, node.index);
@@ -168,11 +170,11 @@ PyObject* Arguments::fetch(const Node& node, const CallArguments& call, PyObject
   return item;
 }
 
-bool Arguments::matches(const Node& node, PyObject* value) const {
+[[gnu::always_inline]] inline bool Arguments::matches(const Node& node, PyObject* value) const {
   if (!value || Py_TYPE(value) != node.type) return false;
   switch (node.kind) {
     case Kind::Tensor: return !mg_has_attributes(value);  // the rest is checked for all tensors together
-    case Kind::Atom: return same_atom(node.expected.get(), value);
+    case Kind::Atom: return value == node.expected.get() || same_atom(node.expected.get(), value);
     case Kind::Tuple:
     case Kind::List: return PySequence_Fast_GET_SIZE(value) == node.size;
     case Kind::Dict: return same_keys(value, node.expected.get());
@@ -183,7 +185,7 @@ bool Arguments::matches(const Node& node, PyObject* value) const {
 
 // The watched call saw distinct tensors and containers (repeated ones were refused), so that it did not matter which
 // object is which.
-bool Arguments::is_repeated(size_t index, PyObject* const* values) const {
+[[gnu::always_inline]] inline bool Arguments::is_repeated(size_t index, PyObject* const* values) const {
   auto by_content = [](const Node& node) { return node.kind != Kind::Atom && node.kind != Kind::Object; };
   if (!by_content(nodes_[index])) return false;
   if (nodes_[index].kind == Kind::Tuple && !nodes_[index].size) return false;  // there is only one ()
@@ -201,7 +203,7 @@ bool Arguments::match(const CallArguments& call, PyObject** values, PyObject** t
     if (node.kind == Kind::Tensor) tensors[node.tensor] = values[i];
     if (is_repeated(i, values)) return false;
   }
-  return checks_->first_mismatch(tensors) < 0;
+  return !tensor_count_ || checks_->first_mismatch(tensors) < 0;
 }
 
 std::string Arguments::explain(const CallArguments& call) const {

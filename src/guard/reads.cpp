@@ -442,8 +442,10 @@ bool Reads::read_key(PyObject* dict, PyObject* key) {
   return true;
 }
 
-void Reads::read_key(PyObject* dict, PyObject* key, PyObject* value) {
-  if (pairs_.insert(dict, key)) add(Access::Key, dict, value, key);
+bool Reads::read_key(PyObject* dict, PyObject* key, PyObject* value) {
+  if (!pairs_.insert(dict, key)) return false;
+  add(Access::Key, dict, value, key);
+  return true;
 }
 
 void Reads::read_items(PyObject* dict) {
@@ -608,13 +610,16 @@ bool vouches(const Read& read) {
 
 }  // namespace
 
-bool Reads::pins(PyObject* object) const {
-  return std::any_of(reads_.begin(), reads_.end(), [&](const Read& read) {
-    if (!vouches(read)) return false;
-    if (!read.contents) return read.value == object;
-    const auto& items = read.contents->items;
-    return std::find(items.begin(), items.end(), object) != items.end();
-  });
+bool Reads::pins(PyObject* object) {
+  for (; pinning_reads_ < reads_.size(); ++pinning_reads_) {
+    const Read& read = reads_[pinning_reads_];
+    if (!vouches(read)) continue;
+    if (read.value) pinned_.insert(read.value);
+    if (!read.contents) continue;
+    for (PyObject* item : read.contents->items)
+      if (item) pinned_.insert(item);
+  }
+  return pinned_.contains(object);
 }
 
 // ---- ending

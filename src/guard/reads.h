@@ -80,7 +80,7 @@ class Reads {
 
   // Those that return bool tell whether this is news.
   bool read_key(PyObject* dict, PyObject* key);  // `key` is an atom, and looking it up runs no Python code now
-  void read_key(PyObject* dict, PyObject* key, PyObject* value);  // that find_key found, or null
+  bool read_key(PyObject* dict, PyObject* key, PyObject* value);  // that find_key found, or null
   void read_items(PyObject* dict);
   void read_cache(PyObject* dict);  // whose values are looked into by C code; these are kept alive
   void read_list(PyObject* list);
@@ -105,7 +105,7 @@ class Reads {
   // All that the list, dict or set contains.
   bool has_read_all(PyObject* container) const { return whole_.contains(container); }
   // Whether a read leads to this very object.
-  bool pins(PyObject* object) const;
+  bool pins(PyObject* object);
   size_t size() const { return reads_.size(); }
   bool is_owner(PyObject* object) const { return owners_.contains(object); }
   // Whether something that was looked into is kept alive by the notes alone.
@@ -142,8 +142,10 @@ class Reads {
   std::vector<py::Ref> kept_;  // owners: their addresses stand for them meanwhile
   std::vector<py::Ref> kept_tensors_;
   PointerSet owners_, typed_, instances_, classes_, state_tensor_set_;
-  PointerSet whole_;              // read with all they contain
-  PointerPairSet pairs_;          // owner and key
+  PointerSet whole_;      // read with all they contain
+  PointerPairSet pairs_;  // owner and key
+  PointerSet pinned_;     // by the first `pinning_reads_` reads
+  size_t pinning_reads_ = 0;
   PointerMap<Holding> holdings_;  // by type
   int nesting_ = 0;               // of values that are being opened
   bool abc_registry_read_ = false, recursion_limit_read_ = false;

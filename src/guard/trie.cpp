@@ -8,7 +8,8 @@
 namespace magneto::guard {
 
 bool Entry::holds() const {
-  return (!global_state || global_state->holds()) && tensors.checks->first_mismatch(tensors.objects.data()) < 0;
+  return (!global_state || global_state->holds()) &&
+         (tensors.objects.empty() || tensors.checks->first_mismatch(tensors.objects.data()) < 0);
 }
 
 std::string Entry::explain() const {

@@ -10,6 +10,7 @@
 #include "guard/atoms.h"
 #include "guard/deaths.h"
 #include "guard/reads.h"
+#include "program/memo.h"
 #include "program/operators.h"
 #include "runtime/config.h"
 
@@ -31,17 +32,43 @@ class Program::Registers {
     count_ = count;
     return data_;
   }
+  // The same for the first run, if it fills these alone.
+  PyObject** reserve(ptrdiff_t count, const std::vector<uint32_t>& filled) {
+    if (count_ || filled.empty() || count > std::ssize(inline_)) return reserve(count);
+    for (uint32_t number : filled) data_[number] = nullptr;
+    filled_ = &filled;
+    return data_;
+  }
   PyObject*& operator[](size_t index) { return data_[index]; }
   void clear(ptrdiff_t first = 0) {
     for (ptrdiff_t i = first; i < count_; ++i) Py_CLEAR(data_[i]);
+    if (filled_)
+      for (uint32_t number : *filled_) Py_CLEAR(data_[number]);
   }
 
  private:
-  std::array<PyObject*, 48> inline_;  // filled as far as it is used
+  std::array<PyObject*, 128> inline_;  // filled as far as it is used
   std::vector<PyObject*> heap_;
   PyObject** data_ = inline_.data();
   ptrdiff_t count_ = 0;
+  const std::vector<uint32_t>* filled_ = nullptr;
 };
+
+// Borrowed values for a call, on the stack if they are few.
+class Values {
+ public:
+  explicit Values(size_t count) : heap_(count > inline_.size() ? count : 0) {
+    data = heap_.empty() ? inline_.data() : heap_.data();
+  }
+  PyObject** data;
+
+ private:
+  std::array<PyObject*, 8> inline_;
+  std::vector<PyObject*> heap_;
+};
+
+Program::Program(uint32_t first_register) : registers_(first_register) {}
+Program::~Program() = default;
 
 Stretch::Stretch() = default;
 Stretch::~Stretch() = default;
@@ -58,8 +85,11 @@ Instruction Program::add(Op op, uint32_t index, const std::vector<uint32_t>& ope
 }
 
 uint32_t Program::emit(Op op, uint32_t index, const std::vector<uint32_t>& operands) {
+  uint32_t* known = op == Op::Constant ? &constant_registers_[index] : nullptr;
+  if (known && *known != kNoRegister) return result_ = *known;
   Instruction instruction = add(op, index, operands);
   (op < Op::Output ? before_ : after_).push_back(instruction);
+  if (known) *known = instruction.result;
   return result_ = instruction.result;
 }
 
@@ -69,8 +99,18 @@ uint32_t Program::emit(Exit* exit, Op op, uint32_t index, const std::vector<uint
 }
 
 uint32_t Program::add_constant(PyObject* value) {
+  // Loops that were unrolled use the same few again and again.
+  static constexpr size_t kRemembered = 16;
+  for (size_t i = constants_.size(); i-- > 0 && constants_.size() - i <= kRemembered;)
+    if (constants_[i].get() == value) return static_cast<uint32_t>(i);
   constants_.push_back(py::Ref::borrow(value));
+  constant_registers_.push_back(kNoRegister);
   return static_cast<uint32_t>(constants_.size() - 1);
+}
+
+void Program::set_segment(std::unique_ptr<runtime::Segment> segment) {
+  segment_ = std::move(segment);
+  has_tensor_work_ = segment_->op_count() || segment_->output_count();
 }
 
 uint32_t Program::add_older(PyObject* object) {
@@ -94,7 +134,8 @@ uint32_t Program::add_place(CodePlace place) {
 }
 
 // False, without an error, if something is not as it must be.
-bool Program::prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const {
+[[gnu::always_inline]] inline bool Program::prepare(const Instruction& instruction, PyObject* const* arguments,
+                                                    PyObject** registers) const {
   const uint32_t* operands = operands_.data() + instruction.first_operand;
   auto operand = [&](uint32_t i) { return registers[operands[i]]; };
   PyObject*& result = registers[instruction.result];
@@ -144,35 +185,59 @@ bool Program::change(const Instruction& instruction, PyObject* const* registers)
     case Op::DeleteItem: return PyObject_DelItem(operand(0), operand(1)) == 0;
     case Op::SetCell: return PyCell_Set(operand(0), instruction.operand_count > 1 ? operand(1) : nullptr) == 0;
     default: {
-      std::vector<PyObject*> values;
-      for (uint32_t i = 0; i < instruction.operand_count; ++i) values.push_back(operand(i));
-      return static_cast<bool>(py::Ref::steal(PyObject_Vectorcall(constant(), values.data(), values.size(), nullptr)));
+      Values values(instruction.operand_count);
+      for (uint32_t i = 0; i < instruction.operand_count; ++i) values.data[i] = operand(i);
+      return static_cast<bool>(
+          py::Ref::steal(PyObject_Vectorcall(constant(), values.data, instruction.operand_count, nullptr)));
     }
   }
+}
+
+// All that comes before the tensor work. Null: diverged.
+PyObject** Program::prepare_all(PyObject* const* arguments, Registers& registers) const {
+  auto all_of = [&](const std::vector<Instruction>& instructions, PyObject** r) {
+    for (const Instruction& instruction : instructions)
+      if (!prepare(instruction, arguments, r)) return false;
+    return true;
+  };
+  if (has_memo_ && !memo_) has_memo_ = (memo_ = Memo::of(*this)) != nullptr;
+  if (has_memo_ && memo_->holds()) {
+    PyObject** r = registers.reserve(registers_, memo_->filled);
+    memo_->recall(r);
+    return all_of(memo_->rest, r) ? r : nullptr;
+  }
+  PyObject** r = registers.reserve(registers_);
+  if (has_memo_) memo_->note_versions();
+  if (!all_of(before_, r)) return nullptr;
+  if (has_memo_) memo_->note_values(r);
+  if (has_memo_ && memo_->is_useless()) has_memo_ = false;
+  return r;
+}
+
+bool Program::run_segment(PyObject* const* tensors, PyObject* const* registers, Registers& outputs) const {
+  std::vector<PyObject*> inputs;
+  for (uint32_t input : segment_inputs_) inputs.push_back(registers[input]);
+  if (!inputs.empty() && input_checks_->first_mismatch(inputs.data()) >= 0) return false;
+  return segment_->run(inputs.empty() ? tensors : inputs.data(),
+                       outputs.reserve(static_cast<ptrdiff_t>(segment_->output_count())));
 }
 
 End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
                          bool diverges) const {
   Registers outputs;
-  PyObject** r = registers.reserve(registers_);
-  for (const Instruction& instruction : before_)
-    if (!prepare(instruction, arguments, r)) return End::Diverged;
-  if (diverges) return End::Diverged;
-  std::vector<PyObject*> inputs;
-  for (uint32_t input : segment_inputs_) inputs.push_back(r[input]);
-  if (!inputs.empty() && input_checks_->first_mismatch(inputs.data()) >= 0) return End::Diverged;
-  if (!segment_->run(inputs.empty() ? tensors : inputs.data(),
-                     outputs.reserve(static_cast<ptrdiff_t>(segment_->output_count())))) {
+  PyObject** r = prepare_all(arguments, registers);
+  if (!r || diverges) return End::Diverged;
+  if ((has_tensor_work_ || !segment_inputs_.empty()) && !run_segment(tensors, r, outputs)) {
     if (!PyErr_Occurred()) return End::Diverged;
-    return segment_->rerunnable() ? End::Failed : End::Returned;
+    return segment_->rerunnable() ? End::Failed : End::Raised;
   }
   for (const Instruction& instruction : after_) {
     if (instruction.op == Op::Output) {
       r[instruction.result] = Py_NewRef(outputs[instruction.index]);
     } else if (instruction.op >= Op::SetAttribute) {
-      if (!change(instruction, r)) return End::Returned;
+      if (!change(instruction, r)) return End::Raised;
     } else if (!(r[instruction.result] = build(instruction, r))) {
-      return End::Returned;
+      return End::Raised;
     }
   }
   return End::Returned;
@@ -180,14 +245,15 @@ End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, R
 
 // Of what is unknown; puts the result into its register. Borrowed; null: error set.
 PyObject* Program::make_call(Registers& registers) const {
-  std::vector<PyObject*> values;
-  for (uint32_t argument : cut_->arguments) values.push_back(registers[argument]);
+  size_t count = cut_->arguments.size();
+  Values values(count);
+  for (size_t i = 0; i < count; ++i) values.data[i] = registers[cut_->arguments[i]];
   PyObject* names = cut_->keyword_names.get();
-  size_t positional = values.size() - (names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0);
+  size_t positional = count - (names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0);
   PyThreadState* thread = PyThreadState_Get();
   auto depth = static_cast<int>(cut_->before.frames.size());
   mg_recursion_use(thread, depth);
-  PyObject* result = PyObject_Vectorcall(registers[cut_->callable], values.data(), positional, names);
+  PyObject* result = PyObject_Vectorcall(registers[cut_->callable], values.data, positional, names);
   mg_recursion_use(thread, -depth);
   return registers[cut_->result] = result;
 }
@@ -239,14 +305,14 @@ PyObject* Program::leave(const Exit& exit, Registers& registers) const {
 
 // Runs what follows the cut under the guards that hold now; null: nothing fits, and nothing has happened.
 std::shared_ptr<Stretch> Program::run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
-                                           bool diverges) const {
+                                           bool diverges, End* end) const {
   std::vector<const guard::Entry*> diverged;
   while (std::shared_ptr<guard::Entry> entry = cut_->next.find(diverged)) {
     auto next = std::static_pointer_cast<Stretch>(std::move(entry));
-    End end = next->program->run_stretch(arguments, tensors, registers, diverges);
-    if (end == End::Returned) return next;
+    *end = next->program->run_stretch(arguments, tensors, registers, diverges);
+    if (*end == End::Returned || *end == End::Raised) return next;
     registers.clear(registers_);
-    if (end == End::Failed) {  // CPython raises it again, where it may be handled
+    if (*end == End::Failed) {  // CPython raises it again, where it may be handled
       PyErr_Clear();
       return nullptr;
     }
@@ -266,7 +332,7 @@ PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End
   const Program* program = this;
   std::shared_ptr<Stretch> stretch;  // keeps what follows the first
   int64_t cuts_made = 0;
-  while (*end == End::Returned && !PyErr_Occurred()) {
+  while (*end == End::Returned) {
     const Cut* cut = program->cut_.get();
     if (!cut) return std::exchange(registers[program->result_], nullptr);
     if (!program->make_call(registers)) return program->leave(cut->before, registers);
@@ -275,7 +341,7 @@ PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End
     leaves |= !guard::dies_quietly(registers[cut->result], 1);
     std::shared_ptr<Stretch> next =
         leaves ? nullptr
-               : program->run_next(arguments, tensors, registers, cuts_made == runtime::config().diverge_at_cut);
+               : program->run_next(arguments, tensors, registers, cuts_made == runtime::config().diverge_at_cut, end);
     if (!next) {
       *end = leaves ? End::Returned : End::Left;
       if (!leaves && why_left) *why_left = program->why_nothing_fits();
@@ -420,7 +486,7 @@ std::string Program::text(const Instruction& instruction) const {
       "struct",    "instance",     "cell",     "method",   "method",      "function",  "iterator",
       "generator", "set",          "delete",   "set item", "delete item", "set cell",  "call"};
   static constexpr const char* kComparisons[] = {"<", "<=", "==", "!=", ">", ">="};
-  bool checks = instruction.op >= Op::CheckType && instruction.op <= Op::CheckDropAttribute;
+  bool checks = is_check(instruction.op);
   bool has_result = !checks && instruction.op < Op::SetAttribute;
   std::string text = has_result ? "r" + std::to_string(instruction.result) + " = " : "";
   text += kNames[static_cast<int>(instruction.op)];

@@ -63,6 +63,8 @@ enum class Op : uint8_t {
   Call,             // index: the constant that is a C function; operands: its arguments
 };
 
+constexpr bool is_check(Op op) { return op >= Op::CheckType && op < Op::Output; }
+
 struct Instruction {
   Op op;
   uint32_t index;
@@ -121,6 +123,7 @@ struct Exit {
 };
 
 class Program;
+class Memo;
 
 // A program that goes on behind a cut.
 struct Stretch : guard::Entry {
@@ -144,7 +147,8 @@ struct Cut {
 };
 
 enum class End : uint8_t {
-  Returned,  // or raised: an error is set if there is no result
+  Returned,
+  Raised,    // the error that is set
   Diverged,  // without any effect
   Failed,    // an operator of the segment raised the error that is set; apart from that, nothing has happened
   Left,      // returned or raised, but CPython ran the rest of the call: nothing that follows a cut did fit
@@ -153,7 +157,8 @@ enum class End : uint8_t {
 class Program {
  public:
   // Registers below `first_register` are those of the programs before.
-  explicit Program(uint32_t first_register = 0) : registers_(first_register) {}
+  explicit Program(uint32_t first_register = 0);
+  ~Program();
 
   // The register that holds the result.
   uint32_t emit(Op op, uint32_t index, const std::vector<uint32_t>& operands = {});
@@ -168,7 +173,7 @@ class Program {
   uint32_t add_recipe(Recipe recipe);
   uint32_t add_iterator(IteratorState iterator);
   uint32_t add_place(CodePlace place);
-  void set_segment(std::unique_ptr<runtime::Segment> segment) { segment_ = std::move(segment); }
+  void set_segment(std::unique_ptr<runtime::Segment> segment);
   // That do anything, with those behind the cuts.
   std::vector<const runtime::Segment*> segments() const;
   // The registers that hold the inputs of the segment; otherwise these are the tensors among the arguments.
@@ -190,12 +195,15 @@ class Program {
  private:
   class Registers;
   bool prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const;
+  PyObject** prepare_all(PyObject* const* arguments, Registers& registers) const;
+  // False: diverged, or an error is set.
+  bool run_segment(PyObject* const* tensors, PyObject* const* registers, Registers& outputs) const;
   // `diverges`: in any case, once all is checked.
   End run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
                   bool diverges = false) const;
   PyObject* make_call(Registers& registers) const;
   std::shared_ptr<Stretch> run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
-                                    bool diverges) const;
+                                    bool diverges, End* end) const;
   std::string why_nothing_fits() const;
   PyObject* leave(const Exit& exit, Registers& registers) const;
   bool change(const Instruction& instruction, PyObject* const* registers) const;
@@ -206,7 +214,9 @@ class Program {
   std::string text(const Instruction& instruction) const;
   Instruction add(Op op, uint32_t index, const std::vector<uint32_t>& operands);
 
+  friend class Memo;
   std::unique_ptr<runtime::Segment> segment_;
+  bool has_tensor_work_ = false;
   std::vector<uint32_t> segment_inputs_;
   std::unique_ptr<runtime::TensorChecks> input_checks_;  // of these
   std::unique_ptr<Cut> cut_;
@@ -214,10 +224,13 @@ class Program {
   std::vector<uint32_t> operands_;
   uint32_t registers_ = 0, result_ = 0;
   std::vector<py::Ref> constants_;
+  std::vector<uint32_t> constant_registers_;  // by constant; kNoRegister: none yet
   std::vector<PyObject*> older_;
   std::vector<Recipe> recipes_;
   std::vector<IteratorState> iterators_;
   std::vector<CodePlace> places_;
+  mutable std::unique_ptr<Memo> memo_;  // made by the first run; belongs to the GIL
+  mutable bool has_memo_ = true;        // of use, or will have one
 };
 
 }  // namespace magneto::program

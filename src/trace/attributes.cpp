@@ -95,7 +95,7 @@ NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
     give_up("the call reads an attribute whose name is no plain string");
     return kKnown;
   }
-  if (effects.empty() && attributes_.contains(object, name)) return kKnown;
+  if (const NodeId* known = effects.empty() ? attributes_.find(object, name) : nullptr) return *known;
   PyTypeObject* type = Py_TYPE(object);
   if (type == &PySuper_Type) {
     read_super(object, name);
@@ -148,7 +148,7 @@ NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
   guards.read_instance(object);  // which also keeps it, so that its address stands for it
   PyObject** slot = mg_dict_slot(object);
   NodeId node = slot && *slot ? look_up_key(*slot, name) : kKnown;
-  if (node == kKnown) attributes_.insert(object, name);
+  *attributes_.insert(object, name).first = node;
   return node;
 }
 

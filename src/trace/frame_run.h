@@ -165,7 +165,7 @@ class FrameRun {
   PyObject **locals_, **stack_, **sp_;
   PyObject **constants_, **names_;
   PyObject* keyword_names_ = nullptr;
-  std::vector<NodeId> nodes_;  // of locals and stack; kKnown above the top
+  SlotNodes nodes_;            // of locals and stack; kKnown above the top
   int stack_nodes_ = 0;        // how many of the stack have one
   bool returns_node_ = false;  // to a caller that is watched
   int pc_;                     // the next instruction

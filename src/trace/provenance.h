@@ -4,6 +4,8 @@
 // has a *node*: a read that the program makes again, or a computation with such reads. Guards pin it (it is *settled*)
 // only when it matters: when it decides something or ends up where nobody follows it.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -42,6 +44,30 @@ struct Node {
   py::Ref value;                    // in the watched call
   bool typed = false;               // the program relies on its type
   bool settled = false;
+};
+
+// Those of the slots of a frame, at hand for frames of an ordinary size.
+class SlotNodes {
+ public:
+  SlotNodes() = default;
+  SlotNodes(const SlotNodes&) = delete;
+  SlotNodes& operator=(const SlotNodes&) = delete;
+  void resize(size_t count) {
+    many_.resize(count > few_.size() ? count : 0, kKnown);
+    data_ = many_.empty() ? few_.data() : many_.data();
+    if (many_.empty()) std::fill_n(data_, count, kKnown);
+    count_ = count;
+  }
+  NodeId& operator[](size_t slot) { return data_[slot]; }
+  NodeId operator[](size_t slot) const { return data_[slot]; }
+  NodeId* begin() { return data_; }
+  NodeId* end() { return data_ + count_; }
+
+ private:
+  std::array<NodeId, 32> few_;
+  std::vector<NodeId> many_;
+  NodeId* data_ = nullptr;
+  size_t count_ = 0;
 };
 
 // The nodes of one watched call.

@@ -111,9 +111,7 @@ std::string Watch::place() {
   return place;
 }
 
-Kind Watch::kind_of(PyTypeObject* type) {
-  if (type == &PyLong_Type || type == &PyUnicode_Type || type == &PyBool_Type) return Kind::Atom;
-  if (const Kind* known = kinds_.find(type)) return *known;
+Kind Watch::new_kind(PyTypeObject* type) {
   Kind kind = known_kind(type);
   *kinds_.insert(type).first = kind;
   kept_types_.push_back(py::Ref::borrow((PyObject*)type));
@@ -211,7 +209,7 @@ NodeId Watch::look_up_key(PyObject* dict, PyObject* key) {
   }
   PyObject* value = item_of(dict, key);
   if (value && may_be_carried(value)) return provenance.add_read(dict, key, value);
-  if (guards.read_key(dict, key)) saw(value);
+  if (guards.read_key(dict, key, value)) saw(value);
   return kKnown;
 }
 

@@ -101,9 +101,13 @@ class Watch {
   bool is_fresh(PyObject* object) const { return fresh_.contains(object) && !(cuts_ && opaque_.contains(object)); }
   bool is_tracked(PyObject* object) const { return !is_fresh(object) && !arguments_.containers().contains(object); }
   bool is_argument(PyObject* object) const;  // a tensor or container that was passed in
-  Kind kind_of(PyTypeObject* type);
   // As an index of a tensor: how much it selects depends on what a tensor holds.
   bool selects_by_contents(PyObject* key) const { return plug_.selects_by_contents(key); }
+  Kind kind_of(PyTypeObject* type) {
+    if (type == &PyLong_Type || type == &PyUnicode_Type || type == &PyBool_Type) return Kind::Atom;
+    const Kind* known = kinds_.find(type);
+    return known ? *known : new_kind(type);
+  }
   bool is_tensor(PyObject* object) const { return plug_.is_tensor(object); }
   bool is_dict(PyObject* object) { return PyDict_CheckExact(object) || kind_of(Py_TYPE(object)) == Kind::Dict; }
 
@@ -225,6 +229,7 @@ class Watch {
 
  private:
   friend class CallModel;
+  Kind new_kind(PyTypeObject* type);
   void start_recording();
   bool ends_cleanly();  // nothing is left open: context variables are reset, generators finished
   bool close_stretch(std::unique_ptr<program::Cut> cut);
@@ -288,7 +293,7 @@ class Watch {
   std::vector<py::Ref> kept_types_;                        // those in kinds_
   guard::PointerSet scanned_dicts_;                        // whose keys were looked at
   guard::PointerSet changed_;                              // older containers with an effect
-  guard::PointerPairSet attributes_;                       // of tracked instances, whose reads are noted already
+  guard::PointerPairMap<NodeId> attributes_;               // of tracked instances, whose reads are noted already
   std::vector<std::pair<py::Ref, py::Ref>> open_context_;  // context variables set by the call, with their tokens
   PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh
   std::string reason_, where_;
