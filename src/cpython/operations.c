@@ -136,7 +136,7 @@ static void join_with_next(mg_instruction* code, int index, int count) {
   while (next < count && code[next].operation == MG_NOP) next = code[next].next;
   if (next >= count || !asks_for_truth(code[next].operation)) return;
   code[index].operand = 1;
-  for (int i = code[index].next; i <= next; i = code[i].next) code[i].restart = code[index].restart;
+  for (int i = code[index].next; i <= next; i = code[i].next) code[i].lead = (uint16_t)(i - index + code[index].lead);
 }
 
 void translate(mg_instruction* code, int count) {

@@ -4,19 +4,20 @@
 #include <Python.h>
 
 // Every version has these, under these names and with the same argument.
-#define MG_COMMON_OPERATIONS(X)                                                                                        \
-  X(NOP)                                                                                                               \
-  X(POP_TOP)                                                                                                           \
-  X(PUSH_NULL)                                                                                                         \
-  X(COPY) X(SWAP) X(UNARY_NEGATIVE) X(UNARY_INVERT) X(UNARY_NOT) X(BINARY_OP) X(IS_OP) X(CONTAINS_OP) X(BINARY_SUBSCR) \
-      X(STORE_SUBSCR) X(DELETE_SUBSCR) X(STORE_ATTR) X(DELETE_ATTR) X(LOAD_CONST) X(LOAD_FAST) X(STORE_FAST)           \
-          X(DELETE_FAST) X(LOAD_GLOBAL) X(STORE_GLOBAL) X(MAKE_CELL) X(COPY_FREE_VARS) X(LOAD_DEREF) X(STORE_DEREF)    \
-              X(DELETE_DEREF) X(BUILD_TUPLE) X(BUILD_LIST) X(BUILD_SET) X(BUILD_MAP) X(BUILD_CONST_KEY_MAP)            \
-                  X(BUILD_STRING) X(BUILD_SLICE) X(LIST_APPEND) X(SET_ADD) X(MAP_ADD) X(LIST_EXTEND) X(SET_UPDATE)     \
-                      X(DICT_UPDATE) X(DICT_MERGE) X(UNPACK_SEQUENCE) X(UNPACK_EX) X(MAKE_FUNCTION) X(CALL)            \
-                          X(CALL_FUNCTION_EX) X(GET_ITER) X(GET_YIELD_FROM_ITER) X(RETURN_GENERATOR) X(RETURN_VALUE)   \
-                              X(RAISE_VARARGS) X(RERAISE) X(PUSH_EXC_INFO) X(POP_EXCEPT) X(CHECK_EXC_MATCH)            \
-                                  X(LOAD_ASSERTION_ERROR) X(BEFORE_WITH) X(WITH_EXCEPT_START) X(IMPORT_NAME)           \
+#define MG_COMMON_OPERATIONS(X)                                                                                      \
+  X(NOP)                                                                                                             \
+  X(POP_TOP)                                                                                                         \
+  X(PUSH_NULL)                                                                                                       \
+  X(COPY)                                                                                                            \
+  X(SWAP) X(UNARY_NEGATIVE) X(UNARY_INVERT) X(UNARY_NOT) X(BINARY_OP) X(IS_OP) X(CONTAINS_OP) X(BINARY_SUBSCR)       \
+      X(STORE_SUBSCR) X(DELETE_SUBSCR) X(STORE_ATTR) X(DELETE_ATTR) X(LOAD_CONST) X(LOAD_FAST) X(STORE_FAST)         \
+          X(DELETE_FAST) X(LOAD_GLOBAL) X(STORE_GLOBAL) X(MAKE_CELL) X(COPY_FREE_VARS) X(LOAD_DEREF) X(STORE_DEREF)  \
+              X(DELETE_DEREF) X(BUILD_TUPLE) X(BUILD_LIST) X(BUILD_SET) X(BUILD_MAP) X(BUILD_CONST_KEY_MAP)          \
+                  X(BUILD_STRING) X(BUILD_SLICE) X(LIST_APPEND) X(SET_ADD) X(MAP_ADD) X(LIST_EXTEND) X(SET_UPDATE)   \
+                      X(DICT_UPDATE) X(DICT_MERGE) X(UNPACK_SEQUENCE) X(UNPACK_EX) X(MAKE_FUNCTION) X(CALL)          \
+                          X(CALL_FUNCTION_EX) X(GET_ITER) X(GET_YIELD_FROM_ITER) X(RETURN_GENERATOR) X(RETURN_VALUE) \
+                              X(RAISE_VARARGS) X(RERAISE) X(PUSH_EXC_INFO) X(POP_EXCEPT) X(CHECK_EXC_MATCH)          \
+                                  X(LOAD_ASSERTION_ERROR) X(BEFORE_WITH) X(WITH_EXCEPT_START) X(IMPORT_NAME)         \
                                       X(IMPORT_FROM)
 
 // These go by several names, have different arguments, or are missing in some versions.
@@ -26,7 +27,8 @@
   X(JUMP)                                                                                                             \
   X(LOOP) /* from here on to SEND: the index where it goes on; LOOP looks up from its work */                         \
   X(POP_JUMP_IF_FALSE)                                                                                                \
-  X(POP_JUMP_IF_TRUE) X(POP_JUMP_IF_NONE) X(POP_JUMP_IF_NOT_NONE) X(JUMP_IF_FALSE_OR_POP) X(JUMP_IF_TRUE_OR_POP)      \
+  X(POP_JUMP_IF_TRUE)                                                                                                 \
+  X(POP_JUMP_IF_NONE) X(POP_JUMP_IF_NOT_NONE) X(JUMP_IF_FALSE_OR_POP) X(JUMP_IF_TRUE_OR_POP)                          \
       X(FOR_ITER)                                    /* behind the loop, the iterator is gone */                      \
       X(SEND)                                        /* behind `yield from`, the inner generator is gone */           \
       X(END_SEND)                                    /* drops what is below the top */                                \
