@@ -36,7 +36,8 @@ bool mg_decode(PyCodeObject* code, mg_instruction* instructions) {
     uint32_t arg = units[2 * i + 1] | (extended << 8);
     int next = i + 1 + _PyOpcode_Caches[opcode];
     if (restart < 0) restart = i;
-    instructions[i] = (mg_instruction){.opcode = (uint8_t)opcode, .arg = arg, .next = next, .restart = restart};
+    instructions[i] =
+        (mg_instruction){.opcode = (uint8_t)opcode, .arg = arg, .next = next, .lead = (uint16_t)(i - restart)};
     bool extended_follows = opcode == EXTENDED_ARG;
     extended = extended_follows ? arg : 0;
     // KW_NAMES leaves the names in the evaluator, outside the frame: it is part of the call that follows.

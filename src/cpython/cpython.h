@@ -20,10 +20,10 @@ const char* mg_why_unsupported(void);
 typedef struct {
   uint8_t opcode;     // never a specialised one
   uint8_t operation;  // what it does, by a name that is the same in all versions: an mg_operation
+  uint16_t lead;      // so far before it must be resumed to run whole: at its first EXTENDED_ARG, KW_NAMES or TO_BOOL
   uint32_t arg;       // EXTENDED_ARG folded in
   uint32_t operand;   // of the operation
   int32_t next;       // index of the following instruction; inline caches are skipped
-  int32_t restart;  // where to resume so that this instruction runs whole: its first EXTENDED_ARG, KW_NAMES or TO_BOOL
 } mg_instruction;
 
 // Fills one entry per code unit (`mg_code_units` of them); entries of caches are left zero. False: error set.

@@ -6,7 +6,13 @@
 
 #include "cpython/cpython.h"
 
-const char* mg_why_unsupported(void) { return NULL; }
+const char* mg_why_unsupported(void) {
+#if PY_VERSION_HEX >= 0x030e0000
+  return "capturing needs CPython 3.11 to 3.13; on this version compiled functions run eagerly";
+#else
+  return NULL;
+#endif
+}
 
 PyObject* mg_eval_default(PyThreadState* thread, mg_frame* frame, int throwing) {
   return _PyEval_EvalFrameDefault(thread, frame, throwing);

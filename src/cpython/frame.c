@@ -106,7 +106,9 @@ void mg_leave_frame(PyThreadState* thread) { ++thread->recursion_remaining; }
 
 #if PY_VERSION_HEX >= 0x030d0000
 bool mg_must_break(PyThreadState* thread) {
-  return _Py_atomic_load_uintptr_relaxed(&thread->eval_breaker) & _PY_EVAL_EVENTS_MASK;
+  // The collector waits for CPython's evaluator.
+  const uintptr_t served = _PY_EVAL_EVENTS_MASK & ~_PY_GC_SCHEDULED_BIT;
+  return _Py_atomic_load_uintptr_relaxed(&thread->eval_breaker) & served;
 }
 static bool must_drop_gil(PyThreadState* thread) {
   return _Py_eval_breaker_bit_is_set(thread, _PY_GIL_DROP_REQUEST_BIT);

@@ -18,8 +18,10 @@ typedef struct {
 
 // Unknown to the interpreter: what is not here.
 #define COMMON(name) [name] = {MG_##name},
+// clang-format off
 static const row table[256] = {
-    MG_COMMON_OPERATIONS(COMMON)[EXTENDED_ARG] = {MG_NOP},
+    MG_COMMON_OPERATIONS(COMMON)
+    [EXTENDED_ARG] = {MG_NOP},
     [RESUME] = {MG_RESUME},
     [JUMP_FORWARD] = {MG_JUMP, kTarget},
     [JUMP_BACKWARD] = {MG_LOOP, kTarget},
@@ -81,6 +83,7 @@ static const row table[256] = {
     [CALL_KW] = {MG_CALL_KW},
 #endif
 };
+// clang-format on
 #undef COMMON
 
 static uint32_t operand_of(const mg_instruction* instruction) {
@@ -136,7 +139,7 @@ static void join_with_next(mg_instruction* code, int index, int count) {
   while (next < count && code[next].operation == MG_NOP) next = code[next].next;
   if (next >= count || !asks_for_truth(code[next].operation)) return;
   code[index].operand = 1;
-  for (int i = code[index].next; i <= next; i = code[i].next) code[i].restart = code[index].restart;
+  for (int i = code[index].next; i <= next; i = code[i].next) code[i].lead = (uint16_t)(i - index + code[index].lead);
 }
 
 void translate(mg_instruction* code, int count) {

@@ -233,7 +233,7 @@ static void take_result(mg_frame* frame, mg_snapshot* snapshot, outcome inner) {
     case kNextItem:
       if (inner.returned) {
         Py_DECREF(value);
-        next = instruction->restart;  // asked once more, a generator that is over says so
+        next = snapshot->index - instruction->lead;  // asked once more, a generator that is over says so
       } else {
         push(frame, value);
       }
@@ -255,7 +255,7 @@ static outcome run_from(plan* p, int position, bool throwing);
 static bool prepare(plan* p, int position, mg_snapshot* snapshot, mg_frame* frame, bool throwing) {
   if (position + 1 == p->count) {
     if (throwing) return handle(p->thread, frame, snapshot->index);
-    mg_frame_resume_before(frame, mg_decoded(snapshot->code)[snapshot->index].restart);
+    mg_frame_resume_before(frame, snapshot->index - mg_decoded(snapshot->code)[snapshot->index].lead);
     return true;
   }
   EXECUTING(frame) = _PyCode_CODE(snapshot->code) + snapshot->index;

@@ -57,6 +57,8 @@ class FrameRun {
  private:
   Next step();
   Next step_with_nodes(uint8_t operation, uint32_t arg);
+  Next jump(uint32_t target);
+  Next look_up();
   Next serve_break();
   Next step_variables(uint8_t operation, uint32_t arg);
   Next step_build(uint8_t operation, uint32_t arg);

@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kMaxLoops = 1'000'000;  // of all frames together, counting calls: half a second or so
 
 constexpr size_t kMaxDepth = 400;  // of watched frames: each takes C stack as well
+constexpr const char* kTooDeep = "the call is nested more than 400 Python functions deep";
 
 }  // namespace
 
@@ -68,6 +69,8 @@ Next FrameRun::two_steps(uint8_t first, uint8_t second, uint32_t arg) {
 
 Next FrameRun::step_variables(uint8_t operation, uint32_t arg) {
   switch (operation) {
+    case MG_NOP: return Next::Go;
+    case MG_RESUME: return arg < 2 ? look_up() : Next::Go;  // while a generator delegates, the inner one looks up
     case MG_LOAD_FAST: {
       PyObject* value = locals_[arg];
       if (!value) return leave("a read of an unbound local variable");
@@ -274,8 +277,7 @@ Next FrameRun::branch(bool jump_if, uint32_t target) {
   watch_.read_truth(condition.get());
   int truth = PyObject_IsTrue(condition.get());
   if (truth < 0) return Next::Error;
-  if (truth == static_cast<int>(jump_if)) pc_ = static_cast<int>(target);
-  return Next::Go;
+  return truth == static_cast<int>(jump_if) ? jump(target) : Next::Go;
 }
 
 // The truth of the top takes its place, or its opposite.
@@ -404,15 +406,14 @@ Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
       pc_ = target;
       return Next::Go;
     }
-    case MG_JUMP:
-    case MG_LOOP: pc_ = target; return Next::Go;
+    case MG_JUMP: pc_ = target; return Next::Go;
+    case MG_LOOP: return jump(arg);
     case MG_POP_JUMP_IF_FALSE: return branch(false, arg);
     case MG_POP_JUMP_IF_TRUE: return branch(true, arg);
     case MG_POP_JUMP_IF_NONE:
     case MG_POP_JUMP_IF_NOT_NONE: {
       py::Ref value = pop_ref();
-      if ((value.get() == Py_None) == (operation == MG_POP_JUMP_IF_NONE)) pc_ = target;
-      return Next::Go;
+      return (value.get() == Py_None) == (operation == MG_POP_JUMP_IF_NONE) ? jump(arg) : Next::Go;
     }
     case MG_JUMP_IF_FALSE_OR_POP:
     case MG_JUMP_IF_TRUE_OR_POP: {
@@ -427,6 +428,19 @@ Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
     }
     default: return step_rare(operation, arg);
   }
+}
+
+Next FrameRun::jump(uint32_t target) {
+  pc_ = static_cast<int>(target);
+  return pc_ > at_ ? Next::Go : look_up();
+}
+
+// At the beginning of functions and loops. What cannot be served here ends the watch behind the instruction.
+Next FrameRun::look_up() {
+  if (++watch_.loops > kMaxLoops) watch_.give_up("the call runs too long to be watched");
+  watch_.check_size();
+  if (thread_->async_exc) watch_.give_up("the interpreter does not run an exception that another thread has sent");
+  return serve_break();
 }
 
 // Where CPython looks up from its work, too: signals, other threads.
@@ -444,25 +458,6 @@ Next FrameRun::step() {
   at_ = pc_;
   pc_ = instruction.next;
   *view_.executing = view_.first_code_unit + at_;
-  switch (instruction.operation) {
-    case MG_NOP: return Next::Go;
-    case MG_POP_JUMP_IF_TRUE:
-    case MG_POP_JUMP_IF_FALSE:
-    case MG_POP_JUMP_IF_NONE:
-    case MG_POP_JUMP_IF_NOT_NONE:
-      if (static_cast<int>(instruction.operand) > at_) break;
-      [[fallthrough]];
-    case MG_RESUME:
-    case MG_LOOP:
-      if (++watch_.loops > kMaxLoops) watch_.give_up("the call runs too long to be watched");
-      watch_.check_size();
-      if (instruction.operation != MG_RESUME ||
-          instruction.operand < 2) {  // while a generator delegates, the inner one is asked
-        if (thread_->async_exc) return leave("an exception that another thread has sent");
-        if (Next next = serve_break(); next != Next::Go) return next;
-      }
-      if (instruction.operation == MG_RESUME) return Next::Go;
-  }
   if (stack_nodes_) [[unlikely]]
     return step_with_nodes(instruction.operation, instruction.operand);
   return step_variables(instruction.operation, instruction.operand);
@@ -537,7 +532,7 @@ PyObject* FrameRun::run(bool throwing) {
     // CPython runs this frame from here on.
     if (!watch_.alive()) watch_.let_go();
     mg_frame_give_back(thread_, frame_, previous_, sp_);
-    mg_frame_resume_before(frame_, code_[at_].restart);
+    mg_frame_resume_before(frame_, at_ - code_[at_].lead);
     mg_leave_frame(thread_);
     PyObject* result = mg_eval_default(thread_, frame_, 0);
     if (result && next == Next::Generator) watch_.mark_fresh(result);
@@ -551,17 +546,12 @@ PyObject* FrameRun::run(bool throwing) {
 
 namespace {
 
-// Empty if the frame can be watched. It then counts towards the recursion limit until mg_leave_frame.
-std::string enter_frame(const Watch& watch, PyThreadState* thread, const mg_frame_view& view) {
+// Null if the frame can be watched. It then counts towards the recursion limit until mg_leave_frame.
+const char* enter_frame(const Watch& watch, PyThreadState* thread, const mg_frame_view& view) {
   if (mg_is_tracing(thread) || mg_is_monitored(view.code)) return "a debugger or profiler follows the thread";
-  if (watch.running.size() >= kMaxDepth)
-    return "the call is nested more than " + std::to_string(kMaxDepth) + " Python functions deep";
+  if (watch.running.size() >= kMaxDepth) return kTooDeep;
   if (view.generator && !watch.is_fresh(view.generator)) return "the call resumes a generator that existed before it";
-  if (!mg_decoded(view.code)) {
-    PyErr_Clear();
-    return "a code object could not be read";
-  }
-  return mg_enter_frame(thread) ? "" : "the call comes to the recursion limit";
+  return mg_enter_frame(thread) ? nullptr : "the call comes to the recursion limit";
 }
 
 }  // namespace
@@ -571,7 +561,9 @@ PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
   if (!watch || !watch->alive()) return mg_eval_default(thread, frame, throwing);
   mg_frame_view view;
   mg_frame_read(frame, &view);
-  if (std::string why_not = enter_frame(*watch, thread, view); !why_not.empty()) {
+  const mg_instruction* code = mg_decoded(view.code);
+  if (!code) PyErr_Clear();
+  if (const char* why_not = code ? enter_frame(*watch, thread, view) : "a code object could not be read") {
     watch->give_up(why_not);
     return mg_eval_default(thread, frame, throwing);
   }
@@ -579,7 +571,7 @@ PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
     std::erase(watch->open_generators, view.generator);
   else
     watch->enter_function(view.function, view.locals);
-  FrameRun run(*watch, thread, frame, mg_decoded(view.code));
+  FrameRun run(*watch, thread, frame, code);
   run.take_nodes();
   watch->running.push_back(&run);
   watch->depth = std::max(watch->depth, watch->running.size());

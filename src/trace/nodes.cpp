@@ -267,6 +267,8 @@ Next FrameRun::take_from_holder() {
 Next FrameRun::step_with_nodes(uint8_t operation, uint32_t arg) {
   int offset = static_cast<int>(arg);
   switch (operation) {
+    case MG_NOP:
+    case MG_RESUME:
     case MG_LOAD_FAST:
     case MG_STORE_FAST:
     case MG_DELETE_FAST:

@@ -802,6 +802,30 @@ def test_a_debugger_sees_what_it_would_have_seen(install):
     assert compiled.variants()
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is new in CPython 3.12")
+def test_a_tool_that_follows_one_function_sees_every_call():
+    def inner(x):
+        return x + 1
+
+    def work():
+        return inner(1)
+
+    monitoring, lines = sys.monitoring, []
+    monitoring.use_tool_id(3, "test")
+    monitoring.register_callback(3, monitoring.events.LINE, lambda code, line: lines.append(code))
+    compiled = worlds.watched(work)
+    try:
+        monitoring.set_local_events(3, inner.__code__, monitoring.events.LINE)
+        assert compiled() == compiled() == 2
+        monitoring.set_local_events(3, inner.__code__, 0)
+    finally:
+        monitoring.free_tool_id(3)
+    assert lines == [inner.__code__] * 2
+    assert not compiled.variants()
+    assert compiled() == compiled() == 2
+    assert compiled.variants()
+
+
 def test_a_debugger_that_comes_during_the_call_is_served():
     lines = []
 

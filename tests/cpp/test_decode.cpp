@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "cpython/cpython.h"
+#include "cpython/operations.h"
 #include "python_world.h"
 
 using namespace magneto;
@@ -86,7 +87,7 @@ TEST(every_instruction_is_what_dis_says) {
   }
 }
 
-TEST(an_instruction_restarts_at_its_first_extended_arg) {
+TEST(an_instruction_restarts_where_it_runs_whole) {
   PythonWorld world(kFunctions);
   world.run(
       "code = long.__code__\n"
@@ -95,14 +96,66 @@ TEST(an_instruction_restarts_at_its_first_extended_arg) {
       "for index, name in rows:\n"
       "    if first is None: first = index\n"
       "    starts[index] = first\n"
-      "    if name != 'EXTENDED_ARG': first = None\n"
+      "    if name not in ('EXTENDED_ARG', 'TO_BOOL'): first = None\n"
       "extended = sum(name == 'EXTENDED_ARG' for _, name in rows)\n");
   CHECK(world.number("extended") > 10);
   const mg_instruction* decoded = mg_decoded((PyCodeObject*)world["code"]);
   Py_ssize_t position = 0;
   PyObject *index, *start;
-  while (PyDict_Next(world["starts"], &position, &index, &start))
-    CHECK_EQ(static_cast<long>(decoded[PyLong_AsLong(index)].restart), PyLong_AsLong(start));
+  while (PyDict_Next(world["starts"], &position, &index, &start)) {
+    long i = PyLong_AsLong(index);
+    CHECK_EQ(i - decoded[i].lead, PyLong_AsLong(start));
+  }
+}
+
+TEST(a_jump_says_where_it_goes) {
+  PythonWorld world(kFunctions);
+  // Where a loop or a delegation ends, later versions have instructions that the operation does itself.
+  world.run(
+      "def targets(code):\n"
+      "    rows = list(dis.get_instructions(code))\n"
+      "    for i in rows:\n"
+      "        if i.opcode not in dis.hasjrel + dis.hasjabs: continue\n"
+      "        end = i.argval // 2\n"
+      "        if i.opname == 'SEND': end += sys.version_info >= (3, 12)\n"
+      "        if i.opname == 'FOR_ITER': end += sys.version_info[1] - 11\n"
+      "        yield i.offset // 2, end\n");
+  for (Py_ssize_t c = 0; c < PyList_GET_SIZE(world["codes"]); ++c) {
+    PyObject* code = PyList_GET_ITEM(world["codes"], c);
+    world.set("code", code);
+    const mg_instruction* decoded = mg_decoded((PyCodeObject*)code);
+    py::Ref targets = world.value("list(targets(code))");
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(targets.get()); ++i) {
+      PyObject* row = PyList_GET_ITEM(targets.get(), i);
+      CHECK_EQ(static_cast<long>(decoded[item(row, 0)].operand), item(row, 1));
+    }
+  }
+}
+
+TEST(operations_have_the_same_names_and_operands_in_all_versions) {
+  PythonWorld world(
+      "def f(a, b):\n"
+      "    x = a.name\n"
+      "    a.method(x)\n"
+      "    if x < b: return +x\n"
+      "    return f'{x!r:>5}'\n"
+      "code = f.__code__\n"
+      "names = code.co_names.index('name'), code.co_names.index('method')\n");
+  auto* code = (PyCodeObject*)world["code"];
+  const mg_instruction* decoded = mg_decoded(code);
+  std::vector<std::pair<int, uint32_t>> found;
+  for (int i = 0; i < mg_code_units(code); i = decoded[i].next) {
+    CHECK(decoded[i].operation != MG_UNKNOWN);
+    int operation = decoded[i].operation;
+    if (operation == MG_LOAD_ATTR || operation == MG_LOAD_METHOD || operation == MG_COMPARE_OP ||
+        operation == MG_UNARY_POSITIVE)
+      found.emplace_back(operation, decoded[i].operand);
+  }
+  CHECK_EQ(found.size(), 4u);
+  CHECK(found[0].first == MG_LOAD_ATTR && found[0].second == item(world["names"], 0));
+  CHECK(found[1].first == MG_LOAD_METHOD && found[1].second == item(world["names"], 1));
+  CHECK(found[2].first == MG_COMPARE_OP && (found[2].second & ~MG_AS_BOOL) == Py_LT);
+  CHECK_EQ(found[3].first, static_cast<int>(MG_UNARY_POSITIVE));
 }
 
 TEST(code_that_has_warmed_up_decodes_to_the_same) {

@@ -83,9 +83,6 @@ void read_many(Reads& reads, PythonWorld& world) {
     reads.read_key(PyList_GET_ITEM(world["many"], i), name("k").get());
 }
 
-// Instances keep their attributes where a guard sees every change only on versions that can be watched.
-bool watched_version() { return mg_why_unsupported() == nullptr; }
-
 }  // namespace
 
 TEST(a_key_is_guarded_and_its_neighbours_are_not) {
@@ -178,7 +175,7 @@ TEST(the_class_and_the_dict_of_an_instance_are_guarded) {
   noted.notices("o.__class__ = D");
   CHECK_HAS(noted.why(), "`a D.__class__` is another object, class D");
   noted.keeps("o.__class__ = C");
-  if (watched_version()) noted.notices("old = o.__dict__; o.__dict__ = {}");
+  noted.notices("old = o.__dict__; o.__dict__ = {}");
 }
 
 TEST(class_attributes_are_guarded_through_the_bases) {
@@ -334,7 +331,7 @@ TEST(a_new_object_at_the_address_of_a_dead_one_is_looked_into) {
   world.run("box[0] = here[0]; box[0].x = 2");
   CHECK(trie.find() == nullptr);
   world.run("box[0].x = 1");
-  CHECK(mg_why_unsupported() || trie.find() == nullptr);  // its __dict__ is another one
+  CHECK(trie.find() == nullptr);  // its __dict__ is another one
 }
 
 TEST(guards_are_described_in_words) {
@@ -635,7 +632,8 @@ def unswap(): o.__dict__ = was; return True
   noted.notices_quietly("store"), noted.keeps_quietly("restore"), noted.keeps_quietly("store_elsewhere");
   noted.notices_quietly("rebind"), noted.keeps_quietly("bind");
   noted.notices_quietly("become"), noted.keeps_quietly("unbecome");
-  if (watched_version()) noted.notices_quietly("swap"), noted.keeps_quietly("unswap");
+  noted.notices_quietly("swap");
+  noted.keeps_quietly("unswap");
   noted.notices("many[50]['k'] = -1");
   noted.keeps("many[50]['k'] = 50");
   noted.notices("was['a'] = 2");

@@ -303,6 +303,53 @@ def comprehension_that_raises():
 
 
 @program
+def comprehensions_keep_the_variables_around_them():
+    x = "outer"
+    found = [x for x in range(3)]
+    try:
+        [1 // (2 - x) for x in range(5)]
+    except ZeroDivisionError:
+        found.append(x)
+    return found, x, [x + y for y in "ab" for x in "cd"], x
+
+
+@program(eager="unbound")
+def a_comprehension_binds_nothing():
+    found = [y for y in range(3)]
+    if not found:
+        y = 1
+    return found, y
+
+
+@program
+def comprehensions_with_cells():
+    i = 7
+    functions = [lambda: i for i in range(3)]
+    return [f() for f in functions], (lambda: i)(), {k: (lambda: k)() for k in "ab"}
+
+
+@program
+def generator_raises_stop_iteration():
+    def ends():
+        yield 1
+        raise StopIteration("by hand")
+
+    return list(ends())
+
+
+@program
+def generator_lets_stop_iteration_through():
+    def ends():
+        yield 1
+        next(iter([]))
+
+    try:
+        return list(ends())
+    except RuntimeError as error:
+        return str(error), error.__cause__ is error.__context__, type(error.__cause__).__name__
+
+
+@program
 def infinite_generators():
     def naturals():
         n = 0

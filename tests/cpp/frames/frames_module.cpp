@@ -131,7 +131,7 @@ PyObject* decode(PyObject*, PyObject* object) {
   Ref rows = Ref::steal(PyList_New(0));
   for (int i = 0; rows && i < mg_code_units(code); i = decoded[i].next) {
     Ref row = Ref::steal(Py_BuildValue("iiIiiiii", i, decoded[i].opcode, decoded[i].arg, decoded[i].next,
-                                       decoded[i].restart, mg_line(code, i), flow[i].depth, flow[i].saved));
+                                       i - decoded[i].lead, mg_line(code, i), flow[i].depth, flow[i].saved));
     if (!row || PyList_Append(rows.get(), row.get()) < 0) return nullptr;
   }
   return rows.release();
