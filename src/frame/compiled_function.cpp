@@ -38,7 +38,7 @@ struct State {
   std::map<std::string, int64_t> failures, misses, breaks;
   int64_t captures = 0;
   int64_t failures_in_a_row = 0;
-  bool has_told = false;  // that it is captured no more
+  bool has_told = false;    // that it is captured no more
   int64_t late_misses = 0;  // since recapture_limit was reached
   int64_t late_hits = 0;    // of the variants, when they were last counted
 };
