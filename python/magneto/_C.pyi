@@ -79,6 +79,11 @@ def supported() -> str:
 def hook_installed() -> bool:
     """Whether Python frames pass through Magneto right now."""
 
+def everywhere(mode: str) -> None:
+    """
+    'watch': all Python code of the process runs in Magneto's interpreter; 'capture': every function is compiled by its second call; 'off': neither.
+    """
+
 def why_no_frame_hook() -> str:
     """Empty if frames can be hooked on this Python; else why not."""
 

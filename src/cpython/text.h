@@ -15,7 +15,7 @@ inline std::string text(PyObject* object) {
 
 inline std::string type_name(PyObject* object) { return Py_TYPE(object)->tp_name; }
 
-// At most `limit` characters of repr(object).
+// At most `limit` bytes of repr(object), in whole characters.
 inline std::string repr(PyObject* object, size_t limit = 80) {
   Ref result = Ref::steal(PyObject_Repr(object));
   if (!result) {
@@ -23,7 +23,10 @@ inline std::string repr(PyObject* object, size_t limit = 80) {
     return "<" + type_name(object) + ">";
   }
   std::string full = text(result.get());
-  return full.size() > limit ? full.substr(0, limit - 3) + "..." : full;
+  if (full.size() <= limit) return full;
+  size_t end = limit - 3;
+  while (end && (full[end] & 0xc0) == 0x80) --end;
+  return full.substr(0, end) + "...";
 }
 
 }  // namespace magneto::py

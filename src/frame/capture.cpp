@@ -39,26 +39,30 @@ std::string why_not_now() {
   return runtime::tensor_plug().why_not_record();
 }
 
-Capture capture(PyObject* function, const guard::CallArguments& call, bool whole, const Variant* base) {
+PyObject* FunctionCall::run(trace::Watch* watch) {
+  const auto& [values, positional, keyword_names] = arguments;
+  return watch ? watch->call(function, values, positional, keyword_names)
+               : PyObject_Vectorcall(function, values, positional, keyword_names);
+}
+
+Capture capture(RealCall& call, bool whole, const Variant* base) {
   Capture capture;
-  auto arguments = std::make_shared<guard::Arguments>(call);
-  auto run = [&] {
-    return py::Ref::steal(PyObject_Vectorcall(function, call.values, call.positional, call.keyword_names));
-  };
+  auto arguments = std::make_shared<guard::Arguments>(call.arguments);
   if (!arguments->refusal().empty()) {
     capture.reason = arguments->refusal();
-    capture.result = run();
+    capture.result = py::Ref::steal(call.run(nullptr));
     return capture;
   }
   double start = now_ms();
   HookScope hook;
   auto variant = std::make_shared<Variant>();
   trace::Watch watch(*arguments, variant.get(), &variant->program);
+  watch.guards.expect_many();
   watch.may_cut = !whole;
   watch.base = base ? &base->program : nullptr;
-  watch.roots = capture.roots = name_roots(function, *arguments);
-  watch.handover.expect(function);
-  capture.result = py::Ref::steal(watch.call(function, call.values, call.positional, call.keyword_names));
+  watch.roots = capture.roots = name_roots(call.function, *arguments);
+  watch.handover.expect(call.function);
+  capture.result = py::Ref::steal(call.run(&watch));
   double called = now_ms();
   try {
     if (!capture.result)

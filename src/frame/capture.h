@@ -7,6 +7,7 @@
 #include "guard/reads.h"
 #include "guard/trie.h"
 #include "program/program.h"
+#include "runtime/state.h"
 
 namespace magneto::frame {
 
@@ -23,6 +24,29 @@ struct Variant : guard::Entry {
   int depth = 0;            // of Python calls, which the program does not make
 };
 
+// A call that is to be made for real, exactly once, and what it is made with.
+class RealCall {
+ public:
+  RealCall(PyObject* function, const guard::CallArguments& arguments) : function(function), arguments(arguments) {}
+  RealCall(const RealCall&) = delete;
+  RealCall& operator=(const RealCall&) = delete;
+
+  // Null: error set. `watch`: who watches it, or null.
+  virtual PyObject* run(trace::Watch* watch) = 0;
+
+  PyObject* const function;
+  const guard::CallArguments arguments;
+
+ protected:
+  ~RealCall() = default;
+};
+
+class FunctionCall final : public RealCall {
+ public:
+  using RealCall::RealCall;
+  PyObject* run(trace::Watch* watch) override;
+};
+
 struct Capture {
   py::Ref result;                    // of the call; null: a Python error is set
   std::shared_ptr<Variant> variant;  // null: not compiled, for this reason, or part of the base
@@ -34,9 +58,9 @@ struct Capture {
   guard::RootNames roots;           // what they start from
 };
 
-// Runs `function` exactly once, whatever happens. `whole`: a call that runs something unknown is not captured. `base`:
-// a variant whose guards hold, but which could not finish such a call; what is new is added to it. May be null.
-Capture capture(PyObject* function, const guard::CallArguments& call, bool whole, const Variant* base);
+// Runs the call exactly once, whatever happens. `whole`: a call that runs something unknown is not captured. `base`: a
+// variant whose guards hold, but which could not finish such a call; what is new is added to it. May be null.
+Capture capture(RealCall& call, bool whole, const Variant* base);
 
 // What people call the objects that the guards of `function` start from.
 guard::RootNames name_roots(PyObject* function, const guard::Arguments& arguments);

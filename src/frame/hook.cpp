@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "frame/eval_frame.h"
+#include "frame/everywhere.h"
 #include "runtime/daemon_threads.h"
 #include "runtime/state.h"
 #include "trace/watch.h"
@@ -52,6 +53,7 @@ PyObject* evaluate(PyThreadState* thread, mg_frame* frame, int throwing) {
   // A frame that is thrown into is a generator that unwinds: it goes on as it is.
   if (!throwing && is_hooked()) return evaluate_hooked(thread, frame);
   auto& state = runtime::process_state();
+  if (state.everywhere != Everywhere::Off) return evaluate_everywhere(thread, frame, throwing);
   mg_eval_function previous = state.previous_evaluator;
   // Under a hook CPython spends C stack on every call. Once all watches have given up, the hook is in the way; so it
   // is when somebody who stood on top of it has put it back.

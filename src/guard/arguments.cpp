@@ -1,6 +1,8 @@
 // Guards on the arguments of a call.
 #include "guard/arguments.h"
 
+#include <frameobject.h>
+
 #include <algorithm>
 
 #include "cpython/cpython.h"
@@ -112,6 +114,10 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
     node.is_weak = static_cast<bool>(node.expected);
     if (node.is_weak) return;
     PyErr_Clear();
+    // Held, a traceback or iterator would keep others alive, and no later call can pass it anyway.
+    bool is_iterator = (Py_TYPE(value)->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) && Py_TYPE(value)->tp_iternext;
+    if (PyTraceBack_Check(value) || PyFrame_Check(value) || is_iterator)
+      refusal_ = "argument " + name + " is a " + type_name(value) + ", which is another one each time";
     node.expected = py::Ref::borrow(value);
   }
 }
@@ -216,7 +222,7 @@ std::string Arguments::explain(const CallArguments& call) const {
     if (!matches(node, values[i])) {
       if (!values[i]) return node.name + " is missing";
       if (Py_TYPE(values[i]) != node.type)
-        return node.name + " is a " + type_name(values[i]) + ", was a " + node.type->tp_name;
+        return node.name + " is a " + type_name(values[i]) + ", was a " + node.type_name();
       if (node.kind == Kind::Atom) return node.name + " is " + repr(values[i]) + ", was " + repr(node.expected.get());
       if (node.kind == Kind::Object) return node.name + " is another " + type_name(values[i]);
       return node.name + " has another length or other keys";
@@ -236,7 +242,7 @@ void Arguments::describe(std::vector<std::string>* lines) const {
     switch (node.kind) {
       case Kind::Tensor: lines->push_back(node.name + " matches the tensor it was"); break;
       case Kind::Atom: lines->push_back(node.name + " == " + repr(node.expected.get())); break;
-      case Kind::Object: lines->push_back(node.name + " is the same " + node.type->tp_name); break;
+      case Kind::Object: lines->push_back(node.name + " is the same " + node.type_name()); break;
       default: lines->push_back(node.name + " is a " + node.type->tp_name + " with the same layout");
     }
   }

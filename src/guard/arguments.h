@@ -66,6 +66,8 @@ class Arguments {
     std::string name;  // for people: `args[0]['mask']`
 
     PyObject* identity() const { return is_weak ? PyWeakref_GET_OBJECT(expected.get()) : expected.get(); }
+    // A weak object may have died, and its class with it.
+    std::string type_name() const { return is_weak && identity() == Py_None ? "object that is gone" : type->tp_name; }
   };
 
   void add(PyObject* value, int parent, Py_ssize_t index, PyObject* key, std::string name);

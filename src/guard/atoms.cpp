@@ -19,6 +19,16 @@ bool is_atom(PyObject* object) {
          (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) && tensor_plug().is_immutable(type));
 }
 
+bool holds_only_atoms(PyObject* object) {
+  if (is_atom(object)) return true;
+  if (!PyTuple_CheckExact(object)) return false;
+  if (Py_EnterRecursiveCall("")) return PyErr_Clear(), false;
+  Py_ssize_t i = 0;
+  while (i < PyTuple_GET_SIZE(object) && holds_only_atoms(PyTuple_GET_ITEM(object, i))) ++i;
+  Py_LeaveRecursiveCall();
+  return i == PyTuple_GET_SIZE(object);
+}
+
 bool same_atom(PyObject* a, PyObject* b) {
   if (a == b) return true;
   PyTypeObject* type = Py_TYPE(a);

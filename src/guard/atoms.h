@@ -6,6 +6,8 @@ namespace magneto::guard {
 
 // True for values that can be compared and baked in.
 bool is_atom(PyObject* object);
+// True for atoms, and for tuples of nothing but atoms.
+bool holds_only_atoms(PyObject* object);
 // Same type and same value, to the bit for floats.
 bool same_atom(PyObject* a, PyObject* b);
 // The very same object, or the same atom; null equals null only.

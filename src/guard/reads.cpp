@@ -204,15 +204,6 @@ py::Ref computed(PyObject* descriptor, PyObject* owner) {
 
 constexpr int kMaxNesting = 100;
 
-bool holds_only_atoms(PyObject* tuple, int depth = 0) {
-  if (depth == kMaxNesting) return false;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
-    PyObject* item = PyTuple_GET_ITEM(tuple, i);
-    if (!is_atom(item) && !(PyTuple_CheckExact(item) && holds_only_atoms(item, depth + 1))) return false;
-  }
-  return true;
-}
-
 bool is_called_from_c(PyTypeObject* type) {
   static PyObject* name = interned("__call__");
   PyObject* call = type->tp_call ? _PyType_Lookup(type, name) : nullptr;
@@ -291,11 +282,12 @@ int Read::traverse(visitproc visit, void* arg) const {
 
 // ---- noting
 
-Reads::Reads() {
+Reads::Reads() { tensors_.checks = runtime::tensor_plug().tensor_checks(); }
+
+void Reads::expect_many() {
   reads_.reserve(kExpectedReads);
   pairs_.reserve(kExpectedReads);
   owners_.reserve(kExpectedReads);
-  tensors_.checks = runtime::tensor_plug().tensor_checks();
 }
 
 namespace {
@@ -408,7 +400,7 @@ bool Reads::must_hold(PyObject* value) {
   if (is_atom(value) || PyFloat_CheckExact(value)) return true;
   Holding holding = holding_of(value);
   if (holding == Holding::Nothing) return false;
-  if (holding == Holding::Value || (PyTuple_CheckExact(value) && holds_only_atoms(value))) return true;
+  if (holding == Holding::Value || holds_only_atoms(value)) return true;
   PyObject* self = holding == Holding::CFunction ? PyCFunction_GET_SELF(value) : nullptr;
   if (holding == Holding::CFunction && (!self || PyModule_Check(self) || PyType_Check(self))) return true;
   if (typed_.contains(value)) return false;  // was opened before
@@ -506,7 +498,7 @@ void Reads::read_type(PyTypeObject* type, PyObject* name) {
 }
 
 void Reads::read_specials(PyTypeObject* type) {
-  if (!whole_.insert(type)) return;
+  if (!type->tp_mro || !whole_.insert(type)) return;  // without bases yet, it is a class in the making
   add_contents(Access::Specials, (PyObject*)type, runtime::process_state().specials.get(type, special_contents),
                static_cast<int32_t>(PyTuple_GET_SIZE(type->tp_mro)));
 }
@@ -625,19 +617,22 @@ bool Reads::pins(PyObject* object) {
 // ---- ending
 
 void Reads::forget_unreachable() {
-  PointerSet dead;
-  bool any = false;
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (py::Ref& kept : kept_) {
-      if (!kept || Py_REFCNT(kept.get()) != 1) continue;
-      dead.insert(kept.get());
-      kept = {};
-      changed = any = true;
+  for (;;) {
+    PointerSet dead;
+    bool any = false;
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (py::Ref& kept : kept_) {
+        if (!kept || Py_REFCNT(kept.get()) != 1) continue;
+        dead.insert(kept.get());
+        kept = {};
+        changed = any = true;
+      }
     }
+    if (!any) return;
+    // What these reads held may be nothing but kept now, too.
+    std::erase_if(reads_, [&](const Read& read) { return dead.contains(read.owner); });
   }
-  kept_.clear();
-  if (any) std::erase_if(reads_, [&](const Read& read) { return dead.contains(read.owner); });
 }
 
 void Reads::find_roots(const std::vector<PyObject*>& roots) {
@@ -666,6 +661,7 @@ bool Reads::hold_the_last_reference() const {
 std::vector<Read> Reads::finish(const std::vector<PyObject*>& roots, const PointerSet& changed) {
   forget_unreachable();
   find_roots(roots);
+  kept_.clear();
   for (Read& read : reads_) {
     if (!read.owner || !changed.contains(read.owner)) continue;
     read.outdated = true;

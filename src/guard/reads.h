@@ -77,6 +77,8 @@ struct StateTensors {
 class Reads {
  public:
   Reads();
+  // Makes room for those of a whole model.
+  void expect_many();
 
   // Those that return bool tell whether this is news.
   bool read_key(PyObject* dict, PyObject* key);  // `key` is an atom, and looking it up runs no Python code now

@@ -9,6 +9,7 @@
 
 #include "cpython/cpython.h"
 #include "frame/compiled_function.h"
+#include "frame/everywhere.h"
 #include "frame/hook.h"
 #include "python/bind_frame.h"
 #include "python/bind_guards.h"
@@ -63,6 +64,17 @@ PyMethodDef kFunctions[] = {
      "call_disabled(fn, *args, **kwargs)\n\nRuns fn unwatched; a watch that is going on gives up."},
     {nullptr, nullptr, 0, nullptr}};
 
+void everywhere(const std::string& mode) {
+  if (mode == "off")
+    frame::set_everywhere(frame::Everywhere::Off);
+  else if (mode == "watch")
+    frame::set_everywhere(frame::Everywhere::Watch);
+  else if (mode == "capture")
+    frame::set_everywhere(frame::Everywhere::Capture);
+  else
+    throw UserError("everywhere: expected 'off', 'watch' or 'capture', but got '" + mode + "'");
+}
+
 std::string supported() {
   const char* why = mg_why_unsupported();
   return why ? why : "";
@@ -90,6 +102,11 @@ void bind_core(nb::module_& module) {
   module.def("set_setting", &runtime::set_setting, nb::arg("name"), nb::arg("value"));
   module.def("supported", &supported, "Empty if calls can be captured on this Python; otherwise why not.");
   module.def("hook_installed", &frame::hook_installed, "Whether Python frames pass through Magneto right now.");
+  module.def("everywhere", &everywhere, nb::arg("mode"),
+             "'watch': all Python code of the process runs in Magneto's interpreter; 'capture': every function is "
+             "compiled by its second call; 'off': neither.");
+  // The interpreter must not be taken down with it.
+  nb::module_::import_("atexit").attr("register")(module.attr("everywhere"), "off");
   bind_frame(module);
   bind_guards(module);
 }

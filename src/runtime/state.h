@@ -24,6 +24,9 @@ struct ThreadHook;
 
 namespace magneto::runtime {
 
+// What happens to Python functions that nobody has compiled; see frame/everywhere.h.
+enum class Everywhere : uint8_t { Off, Watch, Capture };
+
 // Owned by its thread.
 struct ThreadState {
   // The watch that is going on, if any; lives on the C stack of the call that it watches.
@@ -35,6 +38,8 @@ struct ThreadState {
   frame::ThreadHook* frame_hook = nullptr;
   // The frame that was handed to an evaluator of somebody else: if that one hands it back, we do not go in circles.
   mg_frame* frame_handed_on = nullptr;
+  // How many frames that stand on each other were met while every function is watched or compiled.
+  int everywhere_nested = 0;
 };
 ThreadState& thread_state();
 
@@ -54,6 +59,7 @@ struct ProcessState {
   int hook_users = 0;
   bool hook_installed = false;
   mg_eval_function previous_evaluator = nullptr;
+  Everywhere everywhere = Everywhere::Off;
 
   // How many watches hold off the garbage collector, and whether it was on before the first.
   int collector_holds = 0;
@@ -72,7 +78,7 @@ struct ProcessState {
   void (*end_event)(void* event) = nullptr;
 };
 inline ProcessState& process_state() {
-  static ProcessState state;
+  static ProcessState& state = *new ProcessState;  // never destroyed: it holds Python objects
   return state;
 }
 

@@ -145,7 +145,8 @@ NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
     read_tensor_attribute(object, name);
     return kKnown;
   }
-  guards.read_instance(object);  // which also keeps it, so that its address stands for it
+  if (kind == Kind::Atom) return kKnown;  // which is guarded by value: the object may be another one
+  guards.read_instance(object);           // which also keeps it, so that its address stands for it
   PyObject** slot = mg_dict_slot(object);
   NodeId node = slot && *slot ? look_up_key(*slot, name) : kKnown;
   *attributes_.insert(object, name).first = node;

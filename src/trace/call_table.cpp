@@ -83,7 +83,8 @@ constexpr Entry kEntries[] = {
     {Model::ContextReset, "contextvars.ContextVar.reset"},
     {Model::InstanceDict, "vars"},
     {Model::Frames,
-     "sys._getframe sys.exc_info sys.settrace sys.setprofile sys._current_frames locals dir eval exec breakpoint "
+     "sys._getframe sys._getframemodulename sys.exc_info sys.exception sys.settrace sys.setprofile sys._current_frames "
+     "locals dir eval exec breakpoint "
      "__import__ _warnings.warn _warnings.warn_explicit"},
 };
 

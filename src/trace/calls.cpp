@@ -388,6 +388,7 @@ bool Watch::is_unknown(PyObject* callable) const {
 PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names) {
   Call call{callable, args, positional, keyword_names};
   constructing_ = nullptr;
+  if (!alive()) let_go();
   if (!alive() || PyFunction_Check(callable)) return call.make();
   if (PyMethod_Check(callable)) {
     if (PyFunction_Check(PyMethod_GET_FUNCTION(callable))) return call.make();
@@ -466,6 +467,10 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   CallModel modelled(*this, call, model, self);
   size_t effects_before = effects.size();
   modelled.before();
+  if (!alive()) {
+    let_go();
+    return call.make();
+  }
   bool has_effect = effects.size() > effects_before;
   ConsumerScope consumer(*this);
   py::Ref result = py::Ref::steal(call.make());

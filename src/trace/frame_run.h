@@ -108,6 +108,7 @@ class FrameRun {
   }
   void settle_top(int count);  // negative: all
   void settle_frame();
+  bool goes_on();  // although the watch has given up
   Next compute(Node::Kind kind, uint32_t number, int operands, uint8_t operation, uint32_t arg);
   Next build_holder(uint8_t operation, uint32_t arg, int count, int step, int above);
   const Node* holder_at(PyObject** slot);

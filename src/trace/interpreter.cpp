@@ -512,13 +512,13 @@ PyObject* FrameRun::run(bool throwing) {
   }
   for (;;) {
     if (next == Next::Go) {
-      if (!watch_.alive()) [[unlikely]] {
-        at_ = pc_;
-        next = Next::Leave;
-      } else {
+      if (watch_.alive() || goes_on()) [[likely]] {
         next = step();
         if (next == Next::Go) [[likely]]
           continue;
+      } else {
+        at_ = pc_;
+        next = Next::Leave;
       }
     }
     if (next == Next::Error || next == Next::Raise) {
@@ -546,11 +546,17 @@ PyObject* FrameRun::run(bool throwing) {
 
 namespace {
 
+constexpr const char* kOlderGenerator = "the call resumes a generator that existed before it";
+
+bool is_older_generator(const Watch& watch, const mg_frame_view& view) {
+  return view.generator && watch.alive() && !watch.is_fresh(view.generator);
+}
+
 // Null if the frame can be watched. It then counts towards the recursion limit until mg_leave_frame.
 const char* enter_frame(const Watch& watch, PyThreadState* thread, const mg_frame_view& view) {
   if (mg_is_tracing(thread) || mg_is_monitored(view.code)) return "a debugger or profiler follows the thread";
   if (watch.running.size() >= kMaxDepth) return kTooDeep;
-  if (view.generator && !watch.is_fresh(view.generator)) return "the call resumes a generator that existed before it";
+  if (is_older_generator(watch, view)) return kOlderGenerator;
   return mg_enter_frame(thread) ? nullptr : "the call comes to the recursion limit";
 }
 
@@ -558,9 +564,10 @@ const char* enter_frame(const Watch& watch, PyThreadState* thread, const mg_fram
 
 PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
   Watch* watch = Watch::current();
-  if (!watch || !watch->alive()) return mg_eval_default(thread, frame, throwing);
+  if (!watch || !watch->interprets()) return mg_eval_default(thread, frame, throwing);
   mg_frame_view view;
   mg_frame_read(frame, &view);
+  if (watch->goes_on && is_older_generator(*watch, view)) watch->give_up(kOlderGenerator);
   const mg_instruction* code = mg_decoded(view.code);
   if (!code) PyErr_Clear();
   if (const char* why_not = code ? enter_frame(*watch, thread, view) : "a code object could not be read") {

@@ -328,6 +328,7 @@ Next FrameRun::import(PyObject* name) {
   PyObject *from = sp_[-1], *level = sp_[-2];
   PyObject* modules = PyImport_GetModuleDict();
   static PyObject* hook_name = PyUnicode_InternFromString("__import__");
+  if (!PyDict_CheckExact(view_.globals) || !PyDict_CheckExact(view_.builtins)) return leave("unusual globals");
   PyObject* hook = PyDict_GetItemWithError(view_.builtins, hook_name);
   watch_.read_dict_key(view_.builtins, hook_name);
   if (!hook || !PyCFunction_Check(hook)) return leave("an import through a replaced __import__");
@@ -422,7 +423,10 @@ Next FrameRun::step_rare(uint8_t operation, uint32_t arg) {
     }
     case MG_POP_EXCEPT: {
       PyObject* old = thread_->exc_info->exc_value;
-      thread_->exc_info->exc_value = pop();
+      PyObject* outer = pop();
+      thread_->exc_info->exc_value =
+          Py_IsNone(outer) ? nullptr : outer;  // from 3.13 on, None hides what is further out
+      if (Py_IsNone(outer)) Py_DECREF(outer);
       Py_XDECREF(old);
       return Next::Go;
     }

@@ -237,6 +237,7 @@ bool is_python_class(PyTypeObject* type) {
 namespace {
 
 Kind find_kind(PyTypeObject* type) {
+  if (!type->tp_mro) return Kind::Unknown;  // a class in the making
   const auto& plug = runtime::tensor_plug();
   if (plug.tensor_type && PyType_IsSubtype(type, plug.tensor_type)) return Kind::Tensor;
   if (plug.is_immutable(type)) return Kind::Atom;
@@ -282,6 +283,7 @@ bool property_is_python(PyObject* property, const char* accessor) {
 }
 
 bool has_opaque_specials(PyTypeObject* type) {
+  if (!type->tp_mro) return true;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     auto* base = (PyTypeObject*)PyTuple_GET_ITEM(type->tp_mro, i);
     if (!is_python_class(base)) continue;

@@ -1,6 +1,8 @@
 // Instructions on values that are only carried along: the few that know of nodes. All others get
 // values that are settled.
 
+#include <algorithm>
+
 #include "program/operators.h"
 #include "trace/call_table.h"
 #include "trace/frame_run.h"
@@ -74,6 +76,13 @@ void FrameRun::settle_top(int count) {
 void FrameRun::settle_frame() {
   for (NodeId& node : nodes_) watch_.settle(std::exchange(node, kKnown));
   stack_nodes_ = 0;
+}
+
+bool FrameRun::goes_on() {
+  watch_.let_go();
+  std::fill(nodes_.begin(), nodes_.end(), kKnown);
+  stack_nodes_ = 0;
+  return watch_.goes_on;
 }
 
 void FrameRun::take_nodes() {
@@ -322,6 +331,7 @@ Next FrameRun::step_with_nodes(uint8_t operation, uint32_t arg) {
       break;
     default: settle_top(operand_count(operation, arg));
   }
+  if (!watch_.alive()) watch_.let_go();
   return step_variables(operation, arg);
 }
 

@@ -60,6 +60,13 @@ NodeId Provenance::add_holder(PyObject* container, std::vector<NodeId> items) {
   return *holders_.insert(container).first = add(std::move(node));
 }
 
+void Provenance::drop_values() {
+  std::vector<py::Ref> dropped;  // which may run code: at the end
+  for (Node& node : nodes_)
+    for (py::Ref* value : {&node.key, &node.left_value, &node.right_value, &node.value})
+      if (*value) dropped.push_back(std::move(*value));
+}
+
 const Node* Provenance::holder(PyObject* container) const {
   const NodeId* id = holders_.find(container);
   return id && !nodes_[*id].settled ? &nodes_[*id] : nullptr;

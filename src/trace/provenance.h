@@ -85,6 +85,8 @@ class Provenance {
     return !is_known(id) && (nodes_[id].kind == Node::Kind::Register || nodes_[id].kind == Node::Kind::Item);
   }
 
+  // Nobody asks any more what the values were.
+  void drop_values();
   // What was read may be different from now on.
   void forget_reads() { reads_.clear(); }
   // What is there is a number, or the program does not get as far as it matters.

@@ -23,6 +23,12 @@ size_t size_without_operands(const FrameRun& frame) {
   return depth < 0 ? kNowhere : static_cast<size_t>(frame.code()->co_nlocalsplus + depth);
 }
 
+// For tp_traverse: all but classes.
+int add_part(PyObject* part, void* list) {
+  if (!PyType_Check(part)) static_cast<std::vector<PyObject*>*>(list)->push_back(part);
+  return 0;
+}
+
 }  // namespace
 
 bool Watch::ends_cleanly() {
@@ -132,19 +138,15 @@ bool Watch::can_be_put_back(const FrameRun& frame) const {
 // Whether code that has seen the opaque objects could change this one, which the call made.
 bool Watch::reaches_opaque(PyObject* object) const {
   guard::PointerSet seen;
-  std::vector<PyObject*> open{object};  // no recursion: it may be nested deeply
+  std::vector<PyObject*> open{object};
   while (!open.empty()) {
     PyObject* next = open.back();
     open.pop_back();
-    if (guard::is_atom(next) || PyType_Check(next)) continue;
+    if (guard::is_atom(next)) continue;
     if (opaque_.contains(next) || arguments_.containers().contains(next)) return true;
     bool holds_others = PyTuple_Check(next) || PyMethod_Check(next) || fresh_.contains(next);
-    if (!holds_others || !Py_TYPE(next)->tp_traverse || !seen.insert(next)) continue;
-    auto visit = [](PyObject* part, void* parts) -> int {
-      static_cast<std::vector<PyObject*>*>(parts)->push_back(part);
-      return 0;
-    };
-    Py_TYPE(next)->tp_traverse(next, visit, &open);
+    if (!holds_others || PyType_Check(next) || !Py_TYPE(next)->tp_traverse || !seen.insert(next)) continue;
+    Py_TYPE(next)->tp_traverse(next, add_part, &open);
   }
   return false;
 }
@@ -169,6 +171,24 @@ void Watch::make_opaque() {
 // Of the locals and the stack of a frame, those that the instruction which runs something unknown leaves there.
 size_t Watch::slots_kept(const FrameRun& frame, How how) const {
   return how == How::Again && &frame == running.back() ? frame.size() - 1 : size_without_operands(frame);
+}
+
+// Unknown code may get objects at the addresses of those that the call made and dropped.
+void Watch::forget_dead() {
+  guard::PointerSet living, seen;
+  std::vector<PyObject*> open;
+  for (FrameRun* frame : running)
+    for (size_t i = 0; i < frame->size(); ++i)
+      if (PyObject* object = frame->value(i).object) open.push_back(object);
+  while (!open.empty()) {
+    PyObject* next = open.back();
+    open.pop_back();
+    bool is_fresh = fresh_.contains(next);
+    if (!is_fresh && !PyTuple_Check(next) && !PyMethod_Check(next)) continue;
+    if (is_fresh) living.insert(next);
+    if (Py_TYPE(next)->tp_traverse && seen.insert(next)) Py_TYPE(next)->tp_traverse(next, add_part, &open);
+  }
+  fresh_ = std::move(living);
 }
 
 // The frames as they stand at the call, or, with its result, behind it.
@@ -213,6 +233,7 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   describe_frames(&cut->before, program::kNoRegister, how);
   describe_frames(&cut->after, cut->result, how);
   if (!close_stretch(std::move(cut))) return false;
+  forget_dead();
   breaks.push_back(reason + " (" + place() + ")");
   ++cuts_;
   return true;
@@ -265,10 +286,17 @@ void Watch::use_foreign_tensor(NodeId node) {
   add_input(tensor, writer_->hold_tensor(node));
 }
 
+// Whether unknown code, which has got what the call made, holds no weak reference to it.
+bool Watch::dies_quietly_if_built() const {
+  return std::all_of(writer_->built.begin(), writer_->built.end(),
+                     [](PyObject* object) { return guard::dies_quietly(object, Py_REFCNT(object)); });
+}
+
 PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names,
                               How how) {
   size_t count = positional + (keyword_names ? static_cast<size_t>(PyTuple_GET_SIZE(keyword_names)) : 0);
   bool was_cut = cut(callable, args, count, keyword_names, how);
+  if (!was_cut) let_go();
   PyObject* result;
   no_collection_.reset();
   {
@@ -281,8 +309,9 @@ PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t 
     return result;
   }
   no_collection_.emplace();
-  if (!result || !guard::dies_quietly(result, 1)) {
-    give_up(result ? "an unknown function returns an object whose end others notice (__del__, a weak reference)"
+  bool quiet = result && guard::dies_quietly(result, 1) && dies_quietly_if_built();
+  if (!quiet) {
+    give_up(result ? "an unknown function leaves an object whose end others notice (__del__, a weak reference)"
                    : "an unknown function raises an exception");
     return result;
   }

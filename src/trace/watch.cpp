@@ -82,18 +82,23 @@ void Watch::give_up(const std::string& reason) {
   no_collection_.reset();
 }
 
-void Watch::let_go() {
-  guards = guard::Reads();
-  effects.clear();
-  provenance = Provenance();
-}
-
 // The recording is still on the stack: it has stopped by itself and is destroyed later.
 void Watch::fail_from_recording(const std::string& reason) {
   if (!alive()) return;
   where_ = place();
   reason_ = reason;
   no_collection_.reset();
+}
+
+void Watch::let_go() {
+  if (guards.size()) guard::Reads dropped = std::exchange(guards, guard::Reads());
+  if (std::exchange(has_let_go_, true)) return;
+  std::vector<Effect> dropped_effects = std::exchange(effects, {});
+  std::vector<py::Ref> dropped_types = std::exchange(kept_types_, {});
+  kinds_ = {};
+  auto dropped_context = std::exchange(open_context_, {});
+  provenance.drop_values();
+  writer_->drop_all();
 }
 
 std::string Watch::place() {
@@ -113,6 +118,7 @@ std::string Watch::place() {
 
 Kind Watch::new_kind(PyTypeObject* type) {
   Kind kind = known_kind(type);
+  if (!alive()) return kind;
   *kinds_.insert(type).first = kind;
   kept_types_.push_back(py::Ref::borrow((PyObject*)type));
   return kind;
@@ -133,6 +139,7 @@ bool may_be_carried(PyObject* value) { return PyLong_CheckExact(value) || PyFloa
 }  // namespace
 
 void Watch::settle(NodeId id) {
+  if (!alive()) return;
   std::vector<NodeId> open{id};
   while (!open.empty()) {
     NodeId next = open.back();
@@ -159,7 +166,7 @@ void Watch::settle(NodeId id) {
 }
 
 NodeId Watch::carried(NodeId node, PyObject* found) {
-  if (provenance.is_known(node)) return kKnown;
+  if (!alive() || provenance.is_known(node)) return kKnown;
   if (guard::same_value(provenance[node].value.get(), found)) return node;
   settle(node);
   return kKnown;
@@ -390,6 +397,7 @@ void Watch::read_iterator(PyObject* iterator) {
 }
 
 void Watch::read_operand(PyObject* value) {
+  if (!alive()) return;
   Kind kind = kind_of(Py_TYPE(value));
   if (kind == Kind::Atom || kind == Kind::Tensor) return;
   if (kind == Kind::Identity && PyType_Check(value)) return guards.read_specials(Py_TYPE(value));
@@ -413,6 +421,7 @@ void Watch::compare_identity(PyObject* a, PyObject* b) {
 }
 
 void Watch::enter_function(PyFunctionObject* function, PyObject* const* locals) {
+  if (!alive()) return;
   ++frames;
   auto* code = (PyCodeObject*)function->func_code;
   bool called_by_c = handover.function != (PyObject*)function && code->co_argcount > 0;
@@ -429,6 +438,8 @@ void Watch::enter_function(PyFunctionObject* function, PyObject* const* locals) 
       if (PyObject* defaults = function->func_kwdefaults) read_contents(defaults);
     }
   }
+  bool takes_class = code->co_argcount > 0 && locals[0] && PyType_Check(locals[0]);
+  if (takes_class && !((PyTypeObject*)locals[0])->tp_mro) give_up("the call is part of making a class (mro)");
   int index = code->co_argcount + code->co_kwonlyargcount;
   if (code->co_flags & CO_VARARGS) mark_fresh(locals[index++]);
   if (code->co_flags & CO_VARKEYWORDS) mark_fresh(locals[index]);

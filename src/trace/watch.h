@@ -82,7 +82,9 @@ class Watch {
 
   bool alive() const { return reason_.empty(); }
   void give_up(const std::string& reason);
-  // Objects die when they should again.
+  // Whether our interpreter runs the frames.
+  bool interprets() const { return alive() || goes_on; }
+  // After giving up: drops all that it holds, so that objects die when they should again.
   void let_go();
   const std::string& reason() const { return reason_; }
   const std::string& where() const { return where_; }  // "file.py:12 in forward", or empty
@@ -201,6 +203,7 @@ class Watch {
   bool has_program() const;
   // Gives up on a call that would make too large a program.
   void check_size();
+  bool goes_on = false;           // in our interpreter, even where it has given up
   bool may_cut = true;            // else an unknown function ends the watch
   bool cuts_at_questions = true;  // else what is asked from tensors is recorded with its answer
   // What an earlier capture of the same call left: as long as this one does the same, it adds to that.
@@ -246,6 +249,8 @@ class Watch {
   bool can_be_put_back(const FrameRun& frame) const;
   void make_opaque();
   bool reaches_opaque(PyObject* object) const;
+  void forget_dead();
+  bool dies_quietly_if_built() const;
   PyObject* call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names,
                          How how = How::Called);
   void fail_from_recording(const std::string& reason);
@@ -297,6 +302,7 @@ class Watch {
   std::vector<std::pair<py::Ref, py::Ref>> open_context_;  // context variables set by the call, with their tokens
   PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh
   std::string reason_, where_;
+  bool has_let_go_ = false;
   Watch* outer_;
   int nesting_ = outer_ ? outer_->nesting_ + 1 : 1;
   std::optional<runtime::NoCollection> no_collection_{std::in_place};

@@ -203,7 +203,10 @@ uint32_t Writer::describe(PyObject* value) {
   if (node >= 0 && first_) return in_program(value, Op::Argument, static_cast<uint32_t>(node));
   if (node >= 0) return refuse("an argument that it has lost sight of");
   PyTypeObject* type = Py_TYPE(value);
-  if (PyTuple_Check(value)) return !watch_.is_fresh(value) && watch_.guards.pins(value) ? older(value) : tuple(value);
+  if (PyTuple_Check(value)) {
+    if (watch_.is_fresh(value)) return tuple(value);
+    return watch_.guards.pins(value) ? older(value) : guard::holds_only_atoms(value) ? constant(value) : tuple(value);
+  }
   if (PyMethod_Check(value) && !watch_.guards.pins(value))  // bound by the call; which object it is does not matter
     return emit(Op::Method, 0, {visit(PyMethod_GET_FUNCTION(value)), visit(PyMethod_GET_SELF(value))});
   if (PyObject* descriptor = bound_method(value); descriptor && !watch_.guards.pins(value))

@@ -1,6 +1,7 @@
 // Turns what a watched call has left to do into the instructions of programs.
 #pragma once
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "guard/arguments.h"
@@ -27,6 +28,8 @@ class Writer {
   uint32_t constant(PyObject* value);
   // All that was passed to the call.
   void hold_arguments();
+  // The watch has given up: nothing more is written.
+  void drop_all() { std::vector<py::Ref> dropped = std::exchange(keep_, {}); }
   // From now on nodes stand for registers.
   void close_nodes();
 

@@ -1,0 +1,231 @@
+// The compiled forms of one function. The hot path is `call_form`: arguments, guards, program.
+#include "frame/forms.h"
+
+#include <algorithm>
+
+#include "cpython/cpython.h"
+#include "runtime/config.h"
+#include "runtime/log.h"
+#include "runtime/state.h"
+
+namespace magneto::frame {
+
+using guard::CallArguments;
+using runtime::config;
+
+Group& group_of(Forms& forms, const guard::Arguments& arguments) {
+  auto found = std::find_if(forms.groups.begin(), forms.groups.end(),
+                            [&](const Group& group) { return group.arguments->same_as(arguments); });
+  return found == forms.groups.end() ? *forms.groups.insert(forms.groups.begin(), Group()) : *found;
+}
+
+size_t op_count(const std::vector<const runtime::Segment*>& segments) {
+  size_t count = 0;
+  for (const runtime::Segment* segment : segments) count += segment->op_count();
+  return count;
+}
+
+namespace {
+
+std::string with_place(const std::string& reason, const std::string& where) {
+  return where.empty() ? reason : reason + " (" + where + ")";
+}
+
+void note_failure(Forms& forms, const std::string& reason, const std::string& where) {
+  runtime::count("eager", reason);
+  ++forms.failures[with_place(reason, where)];
+  runtime::log(runtime::Log::Capture, forms.name + ": not compiled: " + with_place(reason, where));
+}
+
+void remove_variant(Forms& forms, const Variant& variant) {
+  Group& group = group_of(forms, *variant.arguments);
+  group.trie.remove(variant);
+  if (group.trie.empty()) forms.groups.erase(forms.groups.begin() + (&group - forms.groups.data()));
+}
+
+// Of the newest variant, in words.
+std::string why_not_fitting(Forms& forms, const RealCall& call) {
+  const Variant& latest = *forms.variants.front();
+  std::string why = latest.arguments->explain(call.arguments);
+  if (why.empty())
+    why = group_of(forms, *latest.arguments).trie.explain(latest, name_roots(call.function, *latest.arguments));
+  return why.empty() ? "a value that the call computes with or asks from a tensor is another one" : why;
+}
+
+void note_miss(Forms& forms, const std::string& why) {
+  runtime::count("recompile", why);
+  ++forms.misses[why];
+  runtime::log(runtime::Log::Guards, forms.name + ": captured again because " + why);
+}
+
+void note_breaks(Forms& forms, const Capture& captured) {
+  for (const std::string& why : captured.breaks) {
+    runtime::count("graph_break", why);
+    ++forms.breaks[why];
+  }
+}
+
+void add_variant(Forms& forms, Capture& captured) {
+  std::shared_ptr<Variant>& variant = captured.variant;
+  Group& group = group_of(forms, *variant->arguments);
+  if (!group.arguments) group.arguments = variant->arguments;
+  variant->arguments = group.arguments;
+  group.trie.insert(variant, std::move(captured.reads));
+  std::vector<const runtime::Segment*> segments = variant->program.segments();
+  runtime::counters()["stats"]["graphs"] += static_cast<int64_t>(segments.size());
+  note_breaks(forms, captured);
+  forms.failures_in_a_row = 0;
+  variant->last_used = runtime::process_state().hits;
+  runtime::log(runtime::Log::Capture, forms.name + ": compiled, " + std::to_string(op_count(segments)) +
+                                          " operations, " + std::to_string(group.trie.size(*variant)) + " guards");
+  if (runtime::logs(runtime::Log::Graph))
+    for (const runtime::Segment* segment : segments) runtime::log(runtime::Log::Graph, segment->text());
+  if (runtime::logs(runtime::Log::Program)) runtime::log(runtime::Log::Program, variant->program.text());
+  forms.variants.insert(forms.variants.begin(), variant);
+  if (forms.variants.size() > static_cast<size_t>(std::max<int64_t>(config().cache_limit, 1))) {
+    auto oldest = std::min_element(forms.variants.begin() + 1, forms.variants.end(),
+                                   [](const auto& a, const auto& b) { return a->last_used < b->last_used; });
+    std::shared_ptr<Variant> evicted = *oldest;
+    forms.variants.erase(oldest);
+    remove_variant(forms, *evicted);
+    runtime::count("stats", "evicted");
+  }
+}
+
+// Watches this call. `base`: a variant that fits, but could not finish an earlier call.
+PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> base) {
+  ++forms.captures;
+  runtime::count("stats", "captures");
+  Capture captured = capture(call, forms.whole, base.get());
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (base) base->captures_in_vain = captured.added ? 0 : base->captures_in_vain + 1;
+  if (Variant* variant = captured.variant ? captured.variant.get() : captured.added ? base.get() : nullptr)
+    variant->depth = std::max(variant->depth, captured.depth);
+  if (captured.variant)
+    add_variant(forms, captured);
+  else if (captured.added)
+    note_breaks(forms, captured);
+  else if (!base)
+    ++forms.failures_in_a_row;
+  if (!captured.reason.empty()) note_failure(forms, captured.reason, captured.where);
+  PyErr_Restore(type, value, traceback);
+  return captured.result.release();
+}
+
+// Whether another capture of a function that has variants may pay.
+bool may_capture_more(const Forms& forms) { return forms.captures < config().recapture_limit && why_not_now().empty(); }
+
+// CPython had to finish a call: plans a capture that adds what was missing.
+void note_left(Forms& forms, Variant& variant, const std::string& why) {
+  runtime::count("stats", "exits");
+  if (variant.capture_in >= 0 || variant.captures_in_vain >= config().capture_attempts) return;
+  variant.capture_in = variant.captures_in_vain;
+  runtime::count("recompile", why);
+  ++forms.misses[why];
+  runtime::log(runtime::Log::Guards, forms.name + ": will be captured again because " + why);
+}
+
+constexpr const char* kCapturedTooOften = "the function was captured too often (recapture_limit)";
+
+// Once: the function is captured no more.
+void tell_limit(Forms& forms, const RealCall& call) {
+  runtime::count("eager", kCapturedTooOften);
+  std::string text = forms.name + " was captured " + std::to_string(forms.captures) +
+                     " times (recapture_limit); calls that none of its compiled forms fits run eagerly from now on";
+  if (!forms.variants.empty()) text += ". The newest did not fit this time because " + why_not_fitting(forms, call);
+  runtime::warn_once(text);
+}
+
+// Nothing more will be compiled. What is does not pay if most calls look for a variant in vain.
+void miss_past_limit(Forms& forms, const RealCall& call) {
+  static constexpr int64_t kCalls = 256;
+  if (!std::exchange(forms.has_told, true)) tell_limit(forms, call);
+  if (++forms.late_misses % kCalls) return;
+  int64_t hits = 0;
+  for (const auto& variant : forms.variants) hits += variant->hits;
+  if (hits - std::exchange(forms.late_hits, hits) >= kCalls) return;
+  ++forms.failures[with_place(kCapturedTooOften, why_not_fitting(forms, call))];
+  forms.drop_variants();
+}
+
+// No variant fits: watch this call, if that may still pay.
+PyObject* miss(Forms& forms, RealCall& call) {
+  if (forms.stays_eager() || forms.failures_in_a_row >= config().capture_attempts) return call.run(nullptr);
+  if (forms.captures >= config().recapture_limit) {
+    miss_past_limit(forms, call);
+    return call.run(nullptr);
+  }
+  if (std::string why = why_not_now(); !why.empty()) {
+    note_failure(forms, why, "");
+    return call.run(nullptr);
+  }
+  if (!forms.variants.empty()) note_miss(forms, why_not_fitting(forms, call));
+  return capture_call(forms, call, nullptr);
+}
+
+}  // namespace
+
+std::shared_ptr<Variant> find_variant(Forms& forms, const CallArguments& call, Matched& matched,
+                                      const std::vector<const guard::Entry*>& tried) {
+  for (size_t i = 0; i < forms.groups.size(); ++i) {
+    if (!matched.match(*forms.groups[i].arguments, call)) continue;
+    std::shared_ptr<guard::Entry> entry = forms.groups[i].trie.find(tried);
+    if (!entry) continue;
+    auto at = forms.groups.begin() + static_cast<ptrdiff_t>(i);
+    if (i) std::rotate(forms.groups.begin(), at, at + 1);
+    return std::static_pointer_cast<Variant>(std::move(entry));
+  }
+  return nullptr;
+}
+
+PyObject* call_form(Forms& forms, RealCall& call) {
+  PyThreadState* thread = PyThreadState_Get();
+  if (mg_is_tracing_lines(thread)) return miss(forms, call);
+  Matched matched;
+  std::vector<const guard::Entry*> diverged;
+  while (std::shared_ptr<Variant> variant = find_variant(forms, call.arguments, matched, diverged)) {
+    if (mg_recursion_left(thread) < variant->depth) return call.run(nullptr);  // which raises RecursionError
+    if (variant->capture_in >= 0 && variant->capture_in-- == 0 && may_capture_more(forms))
+      return capture_call(forms, call, std::move(variant));
+    program::End end;
+    std::string why_left;
+    PyObject* result =
+        variant->program.run(matched.values, matched.tensors, &end, variant->capture_in < 0 ? &why_left : nullptr);
+    if (end == program::End::Diverged) {
+      diverged.push_back(variant.get());
+      continue;
+    }
+    ++variant->hits;
+    variant->last_used = ++runtime::process_state().hits;
+    if (end == program::End::Left) note_left(forms, *variant, why_left);
+    if (end != program::End::Failed) return result;
+    // An operator raised an error. The function itself raises it with its own traceback, or handles it.
+    PyErr_Clear();
+    return call.run(nullptr);
+  }
+  return miss(forms, call);
+}
+
+bool Forms::stays_eager() const {
+  return variants.empty() && (mg_why_unsupported() || failures_in_a_row >= config().capture_attempts ||
+                              captures >= config().recapture_limit);
+}
+
+void Forms::drop_variants() {
+  std::vector<std::shared_ptr<Variant>> old_variants;
+  std::vector<Group> old_groups;
+  old_variants.swap(variants), old_groups.swap(groups);
+}
+
+int Forms::traverse(visitproc visit, void* arg) const {
+  for (const Group& group : groups) {
+    if (int stop = group.arguments->traverse(visit, arg)) return stop;
+    if (int stop = group.trie.traverse(visit, arg)) return stop;
+  }
+  for (const auto& variant : variants)
+    if (int stop = variant->program.traverse(visit, arg)) return stop;
+  return 0;
+}
+
+}  // namespace magneto::frame

@@ -1,0 +1,71 @@
+// The compiled forms of one function: which of them fits a call, and when a call is captured instead.
+//
+// Everything here belongs to the GIL. A program gives it up while its tensors are computed, so a variant is kept alive
+// by a reference of its own while it runs, and nothing is read from the forms afterwards.
+#pragma once
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "frame/capture.h"
+
+namespace magneto::frame {
+
+// The variants that admit the same calls; which of them fits depends on what they read.
+struct Group {
+  std::shared_ptr<const guard::Arguments> arguments;
+  guard::Trie trie;
+};
+
+struct Forms {
+  std::string name;
+  std::vector<Group> groups;                       // most recently used first
+  std::vector<std::shared_ptr<Variant>> variants;  // newest first
+  bool whole = false;                              // never in several parts
+  std::map<std::string, int64_t> failures, misses, breaks;
+  int64_t captures = 0;
+  int64_t failures_in_a_row = 0;
+  bool has_told = false;    // that it is captured no more
+  int64_t late_misses = 0;  // since recapture_limit was reached
+  int64_t late_hits = 0;    // of the variants, when they were last counted
+
+  // Nothing is compiled, and as the settings stand nothing will be.
+  bool stays_eager() const;
+  void drop_variants();
+  int traverse(visitproc visit, void* arg) const;
+};
+
+// The values of the argument nodes and the tensors among them, on the stack for ordinary calls.
+class Matched {
+ public:
+  bool match(const guard::Arguments& arguments, const guard::CallArguments& call) {
+    size_t need = arguments.node_count() + arguments.tensor_count();
+    if (need > inline_.size()) heap_.resize(need);
+    PyObject** base = need > inline_.size() ? heap_.data() : inline_.data();
+    values = base;
+    tensors = base + arguments.node_count();
+    return arguments.match(call, values, tensors);
+  }
+  PyObject** values = nullptr;
+  PyObject** tensors = nullptr;
+
+ private:
+  std::array<PyObject*, 64> inline_;
+  std::vector<PyObject*> heap_;
+};
+
+// The variant that fits and is not among those that were `tried`, or null.
+std::shared_ptr<Variant> find_variant(Forms& forms, const guard::CallArguments& call, Matched& matched,
+                                      const std::vector<const guard::Entry*>& tried = {});
+
+// Makes the call: by the program of a variant that fits, or else for real, watched if that may still pay. Null: error
+// set. The call may drop the function: whoever makes it keeps the forms alive.
+PyObject* call_form(Forms& forms, RealCall& call);
+
+// What belongs to the arguments of a variant.
+Group& group_of(Forms& forms, const guard::Arguments& arguments);
+size_t op_count(const std::vector<const runtime::Segment*>& segments);
+
+}  // namespace magneto::frame

@@ -1,0 +1,1 @@
+"""CPython's own test-suite under Magneto: who runs it, and where it may differ."""
