@@ -67,7 +67,8 @@ def compile(
     run compiled, and all instances share one cache, so with many instances rather compile each of them.
 
     fullgraph: raise UserError at a call that cannot be captured, instead of running it eagerly.
-    dynamic: a wish about sizes that change. Sizes are static today, so it has no effect: a new size captures again.
+    dynamic: None: sizes and numbers among the arguments are fixed at first, and those that change are left open by the
+        second capture. True: all are left open from the first capture on. False: each is captured by itself.
     backend: "native" or "eager". Both replay the captured operations one by one today.
     mode: one of torch.compile's names. It has no effect today.
     options: options of the backend. Neither backend has any today, so only None and an empty dict are accepted.
@@ -77,7 +78,7 @@ def compile(
 
     def decorate(target: F) -> F:
         _check_target("compile", target)
-        return target if disable else cast(F, _compiled(target, fullgraph))
+        return target if disable else cast(F, _compiled(target, fullgraph, dynamic))
 
     return decorate if fn_or_module is None else decorate(fn_or_module)
 
@@ -125,20 +126,20 @@ def is_supported() -> Support:
     return Support(_C.supported())
 
 
-def _compiled(target: Any, fullgraph: bool) -> Any:
+def _compiled(target: Any, fullgraph: bool, dynamic: bool | None) -> Any:
     target = original_of(target)
     if isinstance(target, (staticmethod, classmethod)):
-        return type(target)(_compiled(target.__func__, fullgraph))
+        return type(target)(_compiled(target.__func__, fullgraph, dynamic))
     if isinstance(target, type):
         name = f"{target.__qualname__}.__call__"
-        return _replace_call(target, lambda call: _compiled_callable(call, name, fullgraph))
+        return _replace_call(target, lambda call: _compiled_callable(call, name, fullgraph, dynamic))
     if isinstance(target, nn.Module):
-        return OptimizedModule(target, fullgraph=fullgraph)
-    return _compiled_callable(target, name_of(target), fullgraph)
+        return OptimizedModule(target, fullgraph=fullgraph, dynamic=dynamic)
+    return _compiled_callable(target, name_of(target), fullgraph, dynamic)
 
 
-def _compiled_callable(fn: Callable[..., Any], name: str, fullgraph: bool) -> Callable[..., Any]:
-    compiled = compiled_function(fn, name, whole=fullgraph)
+def _compiled_callable(fn: Callable[..., Any], name: str, fullgraph: bool, dynamic: bool | None) -> Callable[..., Any]:
+    compiled = compiled_function(fn, name, whole=fullgraph, dynamic=dynamic)
     functools.update_wrapper(compiled, fn)
     return FullGraphFunction(compiled) if fullgraph else compiled
 

@@ -139,8 +139,8 @@ class OptimizedModule(ModuleProxy):
     The original is ``_orig_mod``. Methods of the original that call the module themselves run it as it is, uncompiled.
     """
 
-    def __init__(self, orig_mod: nn.Module, *, fullgraph: bool = False) -> None:
-        compiled = compiled_function(orig_mod, type(orig_mod).__qualname__, whole=fullgraph)
+    def __init__(self, orig_mod: nn.Module, *, fullgraph: bool = False, dynamic: bool | None = None) -> None:
+        compiled = compiled_function(orig_mod, type(orig_mod).__qualname__, whole=fullgraph, dynamic=dynamic)
         # For inspect.signature(); a module's own __call__ says nothing about what it takes.
         compiled.__dict__["__wrapped__"] = orig_mod.forward
         ModuleProxy.__init__(self, orig_mod, FullGraphFunction(compiled) if fullgraph else compiled)

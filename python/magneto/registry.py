@@ -17,9 +17,11 @@ _live: weakref.WeakSet[_C.CompiledFunction] = weakref.WeakSet()  # owned by _loc
 _warned = False  # owned by _lock
 
 
-def compiled_function(fn: Callable[..., Any], name: str, whole: bool = False) -> _C.CompiledFunction:
+def compiled_function(
+    fn: Callable[..., Any], name: str, whole: bool = False, dynamic: bool | None = None
+) -> _C.CompiledFunction:
     """A new compiled function that reset() knows; `whole`: its programs have one part."""
-    compiled = _C.CompiledFunction(fn, name, whole)
+    compiled = _C.CompiledFunction(fn, name, whole, dynamic)
     with _lock:
         _live.add(compiled)
     _warn_once_if_unsupported()

@@ -29,4 +29,16 @@ inline std::string repr(PyObject* object, size_t limit = 80) {
   return full.substr(0, end) + "...";
 }
 
+// The error that is set, as "TypeError: what is wrong"; it is cleared.
+inline std::string take_error() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  Ref held_type = Ref::steal(type), held_value = Ref::steal(value), held_traceback = Ref::steal(traceback);
+  if (!held_value) return "an unknown error";
+  Ref message = Ref::steal(PyObject_Str(value));
+  if (!message) PyErr_Clear();
+  return type_name(value) + (message ? ": " + text(message.get()) : "");
+}
+
 }  // namespace magneto::py

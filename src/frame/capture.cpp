@@ -45,9 +45,10 @@ PyObject* FunctionCall::run(trace::Watch* watch) {
                : PyObject_Vectorcall(function, values, positional, keyword_names);
 }
 
-Capture capture(RealCall& call, bool whole, const Variant* base) {
+Capture capture(RealCall& call, bool whole, const Variant* base, std::vector<guard::Opening> open,
+                const std::vector<py::Ref>& open_keys) {
   Capture capture;
-  auto arguments = std::make_shared<guard::Arguments>(call.arguments);
+  auto arguments = std::make_shared<guard::Arguments>(call.arguments, std::move(open));
   if (!arguments->refusal().empty()) {
     capture.reason = arguments->refusal();
     capture.result = py::Ref::steal(call.run(nullptr));
@@ -56,12 +57,13 @@ Capture capture(RealCall& call, bool whole, const Variant* base) {
   double start = now_ms();
   HookScope hook;
   auto variant = std::make_shared<Variant>();
-  trace::Watch watch(*arguments, variant.get(), &variant->program);
+  trace::Watch watch(*arguments, variant.get(), &variant->program, open_keys);
   watch.guards.expect_many();
   watch.may_cut = !whole;
   watch.base = base ? &base->program : nullptr;
   watch.roots = capture.roots = name_roots(call.function, *arguments);
   watch.handover.expect(call.function);
+  watch.open_numbers(call.function, call.arguments);
   capture.result = py::Ref::steal(call.run(&watch));
   double called = now_ms();
   try {
@@ -80,6 +82,8 @@ Capture capture(RealCall& call, bool whole, const Variant* base) {
   capture.depth = static_cast<int>(watch.depth);
   capture.added = watch.outcome == trace::Watch::Outcome::Added;
   if (watch.outcome != trace::Watch::Outcome::Own) return capture;
+  capture.pinned = guard::difference(arguments->open(), watch.left_open);
+  if (!capture.pinned.empty()) arguments->close_all_but(std::move(watch.left_open));
   arguments->freeze();
   capture.variant = std::move(variant);
   capture.reads = std::move(watch.first_reads);

@@ -52,15 +52,18 @@ struct Capture {
   std::shared_ptr<Variant> variant;  // null: not compiled, for this reason, or part of the base
   bool added = false;                // to the base
   std::string reason, where;
-  int depth = 0;                    // of Python calls
-  std::vector<std::string> breaks;  // why the program is in several parts
-  std::vector<guard::Read> reads;   // the guards of the variant, to be put into the function's trie
-  guard::RootNames roots;           // what they start from
+  int depth = 0;                       // of Python calls
+  std::vector<std::string> breaks;     // why the program is in several parts
+  std::vector<guard::Read> reads;      // the guards of the variant, to be put into the function's trie
+  guard::RootNames roots;              // what they start from
+  std::vector<guard::Opening> pinned;  // what was to stay open and did not
 };
 
 // Runs the call exactly once, whatever happens. `whole`: a call that runs something unknown is not captured. `base`: a
-// variant whose guards hold, but which could not finish such a call; what is new is added to it. May be null.
-Capture capture(RealCall& call, bool whole, const Variant* base);
+// variant whose guards hold, but which could not finish such a call; what is new is added to it. May be null. `open`:
+// sizes and numbers among the arguments that stay open; `open_keys`: see trace::Watch.
+Capture capture(RealCall& call, bool whole, const Variant* base, std::vector<guard::Opening> open,
+                const std::vector<py::Ref>& open_keys);
 
 // What people call the objects that the guards of `function` start from.
 guard::RootNames name_roots(PyObject* function, const guard::Arguments& arguments);

@@ -63,11 +63,13 @@ PyObject* call_through(PyObject* object, PyObject* const* args, size_t flagged_c
 // ---- the Python type
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* kNames[] = {"fn", "name", "whole", nullptr};
+  static const char* kNames[] = {"fn", "name", "whole", "dynamic", nullptr};
   PyObject* function;
   const char* name = "";
   int whole = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|sp", const_cast<char**>(kNames), &function, &name, &whole))
+  PyObject* dynamic = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|spO", const_cast<char**>(kNames), &function, &name, &whole,
+                                   &dynamic))
     return nullptr;
   if (!PyCallable_Check(function)) {
     PyErr_Format(PyExc_TypeError, "CompiledFunction needs a callable, not a %.200s", Py_TYPE(function)->tp_name);
@@ -80,6 +82,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   self->forms = new Forms;
   self->forms->name = name;
   self->forms->whole = whole;
+  if (dynamic != Py_None) self->forms->dynamic = dynamic == Py_True ? Forms::Dynamic::Always : Forms::Dynamic::Never;
   return (PyObject*)self;
 }
 
@@ -178,6 +181,7 @@ PyObject* reset(PyObject* object, PyObject*) {
   Forms old;
   old.name = forms.name;
   old.whole = forms.whole;
+  old.dynamic = forms.dynamic;
   std::swap(old, forms);  // destroyed last: it may run arbitrary finalisers
   Py_RETURN_NONE;
 }

@@ -92,20 +92,46 @@ void add_variant(Forms& forms, Capture& captured) {
   }
 }
 
+// Sizes and numbers that differ from those of a variant that fits otherwise.
+std::vector<guard::Opening> what_to_open(const Forms& forms, const RealCall& call) {
+  if (forms.dynamic == Forms::Dynamic::Never || forms.cannot_open) return {};
+  for (const auto& variant : forms.variants)
+    if (auto opened = variant->arguments->opened_for(call.arguments)) return guard::difference(*opened, forms.pinned);
+  bool all = forms.dynamic == Forms::Dynamic::Always && forms.variants.empty();
+  return all ? guard::Arguments(call.arguments).everything() : std::vector<guard::Opening>();
+}
+
+// What was read and is another number or tensor now may well be another one each time.
+void open_what_changed(Forms& forms, const RealCall& call) {
+  if (forms.dynamic == Forms::Dynamic::Never || forms.cannot_open) return;
+  const Variant& latest = *forms.variants.front();
+  if (!latest.arguments->explain(call.arguments).empty()) return;
+  const guard::Read* changed = group_of(forms, *latest.arguments).trie.first_failure(latest);
+  if (!changed || changed->access != guard::Access::Key || !PyUnicode_CheckExact(changed->key.get())) return;
+  PyObject* now = guard::find_key(changed->owner, changed->key.get());
+  bool can_be_open = now && (PyLong_CheckExact(now) || runtime::tensor_plug().is_tensor(now));
+  if (can_be_open) forms.open_keys.push_back(changed->key);
+}
+
 // Watches this call. `base`: a variant that fits, but could not finish an earlier call.
 PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> base) {
   ++forms.captures;
   runtime::count("stats", "captures");
-  Capture captured = capture(call, forms.whole, base.get());
+  std::vector<guard::Opening> open = base ? std::vector<guard::Opening>() : what_to_open(forms, call);
+  bool is_open = !open.empty() || !forms.open_keys.empty();
+  Capture captured = capture(call, forms.whole, base.get(), std::move(open), forms.open_keys);
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   if (base) base->captures_in_vain = captured.added ? 0 : base->captures_in_vain + 1;
   if (Variant* variant = captured.variant ? captured.variant.get() : captured.added ? base.get() : nullptr)
     variant->depth = std::max(variant->depth, captured.depth);
+  forms.pinned.insert(forms.pinned.end(), captured.pinned.begin(), captured.pinned.end());
   if (captured.variant)
     add_variant(forms, captured);
   else if (captured.added)
     note_breaks(forms, captured);
+  else if (is_open)
+    forms.cannot_open = true, forms.open_keys.clear();  // with fixed sizes it may well go
   else if (!base)
     ++forms.failures_in_a_row;
   if (!captured.reason.empty()) note_failure(forms, captured.reason, captured.where);
@@ -160,7 +186,10 @@ PyObject* miss(Forms& forms, RealCall& call) {
     note_failure(forms, why, "");
     return call.run(nullptr);
   }
-  if (!forms.variants.empty()) note_miss(forms, why_not_fitting(forms, call));
+  if (!forms.variants.empty()) {
+    note_miss(forms, why_not_fitting(forms, call));
+    open_what_changed(forms, call);
+  }
   return capture_call(forms, call, nullptr);
 }
 

@@ -24,6 +24,14 @@ struct Forms {
   std::vector<Group> groups;                       // most recently used first
   std::vector<std::shared_ptr<Variant>> variants;  // newest first
   bool whole = false;                              // never in several parts
+  enum class Dynamic : uint8_t {
+    Never,
+    WhenChanged,
+    Always
+  } dynamic = Dynamic::WhenChanged;  // which sizes and numbers among the arguments stay open
+  bool cannot_open = false;          // a capture that left some open has failed
+  std::vector<py::Ref> open_keys;    // names of attributes and the like that hold another number or tensor in each call
+  std::vector<guard::Opening> pinned;  // sizes and numbers that the function relies on, so that they are not opened
   std::map<std::string, int64_t> failures, misses, breaks;
   int64_t captures = 0;
   int64_t failures_in_a_row = 0;

@@ -49,9 +49,24 @@ constexpr int kMaxDepth = 64;
 
 }  // namespace
 
-Arguments::Arguments(const CallArguments& call)
+std::vector<Opening> difference(const std::vector<Opening>& all, const std::vector<Opening>& others) {
+  std::vector<Opening> rest;
+  for (Opening opening : all) {
+    bool is_number = opening.sizes.empty();
+    for (const Opening& other : others) {
+      if (other.node != opening.node) continue;
+      is_number = false;
+      std::erase_if(opening.sizes, [&](int size) { return std::ranges::find(other.sizes, size) != other.sizes.end(); });
+    }
+    if (is_number || !opening.sizes.empty()) rest.push_back(std::move(opening));
+  }
+  return rest;
+}
+
+Arguments::Arguments(const CallArguments& call, std::vector<Opening> open)
     : positional_(call.positional),
       keyword_names_(py::Ref::borrow(call.keyword_names)),
+      open_(std::move(open)),
       checks_(tensor_plug().tensor_checks()) {
   for (size_t i = 0; i < call.size() && refusal_.empty(); ++i) {
     std::string name = "args[" + std::to_string(i) + "]";
@@ -84,11 +99,11 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
     }
     node.kind = Kind::Tensor;
     node.tensor = static_cast<int>(checks_->size());
-    checks_->add(value);
+    checks_->add(value, open_sizes(checks_->size()));
     tensors_.push_back(value);
   } else if (is_atom(value)) {
-    node.kind = Kind::Atom;
-    node.expected = py::Ref::borrow(value);
+    node.kind = opening_of(static_cast<size_t>(self)) ? Kind::Number : Kind::Atom;
+    if (node.kind == Kind::Atom) node.expected = py::Ref::borrow(value);
   } else if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
     node.kind = PyTuple_CheckExact(value) ? Kind::Tuple : Kind::List;
     node.size = PySequence_Fast_GET_SIZE(value);
@@ -122,6 +137,92 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
   }
 }
 
+// ---- what other calls may change
+
+const Opening* Arguments::opening_of(size_t node) const {
+  auto found = std::find_if(open_.begin(), open_.end(), [&](const Opening& opening) { return opening.node == node; });
+  return found == open_.end() ? nullptr : &*found;
+}
+
+std::vector<int> Arguments::open_sizes(size_t tensor) const {
+  for (const Opening& opening : open_)
+    if (nodes_.size() > opening.node && nodes_[opening.node].tensor == static_cast<int>(tensor)) return opening.sizes;
+  return {};
+}
+
+std::vector<std::pair<size_t, uint32_t>> Arguments::open_numbers() const {
+  std::vector<std::pair<size_t, uint32_t>> numbers;
+  for (const Opening& opening : open_)
+    if (nodes_[opening.node].kind == Kind::Number)
+      numbers.emplace_back(nodes_[opening.node].index, static_cast<uint32_t>(opening.node));
+  return numbers;
+}
+
+namespace {
+
+bool is_open_number(PyObject* value) { return PyLong_CheckExact(value) || PyFloat_CheckExact(value); }
+
+// Those among the dimensions that can be open for this tensor.
+std::vector<int> openable(PyObject* tensor, const std::vector<int>& dimensions) {
+  std::vector<int> all = tensor_plug().openable(tensor), both;
+  for (int dimension : dimensions)
+    if (std::find(all.begin(), all.end(), dimension) != all.end()) both.push_back(dimension);
+  return both;
+}
+
+}  // namespace
+
+std::optional<std::vector<Opening>> Arguments::opened_for(const CallArguments& call) const {
+  if (call.positional != positional_ || !same_names(call.keyword_names, keyword_names_.get())) return std::nullopt;
+  std::vector<Opening> opened;
+  std::vector<PyObject*> values(nodes_.size());
+  bool is_new = false;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    values[i] = fetch(node, call, values.data());
+    const Opening* before = opening_of(i);
+    bool is_number = node.kind == Kind::Atom && node.parent < 0 && values[i] && Py_TYPE(values[i]) == node.type &&
+                     is_open_number(values[i]);
+    if (!matches(node, values[i]) && !is_number) return std::nullopt;
+    if (is_repeated(i, values.data())) return std::nullopt;
+    if (node.kind == Kind::Tensor) {
+      auto changed = checks_->changed_sizes(static_cast<size_t>(node.tensor), values[i]);
+      if (!changed) return std::nullopt;
+      is_new |= !changed->empty();
+      if (before) changed->insert(changed->end(), before->sizes.begin(), before->sizes.end());
+      std::vector<int> sizes = openable(values[i], *changed);
+      if (!sizes.empty()) opened.push_back({i, std::move(sizes)});
+    } else if (before || !matches(node, values[i])) {
+      is_new |= !before;
+      opened.push_back({i, {}});
+    }
+  }
+  return is_new ? std::optional(std::move(opened)) : std::nullopt;
+}
+
+std::vector<Opening> Arguments::everything() const {
+  std::vector<Opening> opened;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    std::vector<int> sizes = node.kind == Kind::Tensor ? tensor_plug().openable(node.seen) : std::vector<int>();
+    bool is_number = node.kind == Kind::Atom && node.parent < 0 && PyLong_CheckExact(node.seen);
+    if (!sizes.empty() || is_number) opened.push_back({i, std::move(sizes)});
+  }
+  return opened;
+}
+
+void Arguments::close_all_but(std::vector<Opening> open) {
+  open_ = std::move(open);
+  checks_ = tensor_plug().tensor_checks();
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    Node& node = nodes_[i];
+    if (node.kind == Kind::Tensor) checks_->add(node.seen, open_sizes(static_cast<size_t>(node.tensor)));
+    if (node.kind != Kind::Number || opening_of(i)) continue;
+    node.kind = Kind::Atom;
+    node.expected = py::Ref::borrow(node.seen);
+  }
+}
+
 int Arguments::depth(int node) const {
   int depth = 0;
   for (; node >= 0; node = nodes_[node].parent) ++depth;
@@ -130,7 +231,8 @@ int Arguments::depth(int node) const {
 
 int Arguments::node_of(PyObject* object) const {
   for (size_t i = 0; i < nodes_.size(); ++i)
-    if (nodes_[i].seen == object && nodes_[i].kind != Kind::Atom) return static_cast<int>(i);
+    if (nodes_[i].seen == object && nodes_[i].kind != Kind::Atom && nodes_[i].kind != Kind::Number)
+      return static_cast<int>(i);
   return -1;
 }
 
@@ -181,6 +283,7 @@ void Arguments::freeze() {
   switch (node.kind) {
     case Kind::Tensor: return !mg_has_attributes(value);  // the rest is checked for all tensors together
     case Kind::Atom: return value == node.expected.get() || same_atom(node.expected.get(), value);
+    case Kind::Number: return true;
     case Kind::Tuple:
     case Kind::List: return PySequence_Fast_GET_SIZE(value) == node.size;
     case Kind::Dict: return same_keys(value, node.expected.get());
@@ -192,7 +295,9 @@ void Arguments::freeze() {
 // The watched call saw distinct tensors and containers (repeated ones were refused), so that it did not matter which
 // object is which.
 [[gnu::always_inline]] inline bool Arguments::is_repeated(size_t index, PyObject* const* values) const {
-  auto by_content = [](const Node& node) { return node.kind != Kind::Atom && node.kind != Kind::Object; };
+  auto by_content = [](const Node& node) {
+    return node.kind != Kind::Atom && node.kind != Kind::Number && node.kind != Kind::Object;
+  };
   if (!by_content(nodes_[index])) return false;
   if (nodes_[index].kind == Kind::Tuple && !nodes_[index].size) return false;  // there is only one ()
   for (size_t i = 0; i < index; ++i)
@@ -240,8 +345,12 @@ std::string Arguments::explain(const CallArguments& call) const {
 void Arguments::describe(std::vector<std::string>* lines) const {
   for (const Node& node : nodes_) {
     switch (node.kind) {
-      case Kind::Tensor: lines->push_back(node.name + " matches the tensor it was"); break;
+      case Kind::Tensor:
+        lines->push_back(node.name + " matches the tensor it was" +
+                         (open_sizes(static_cast<size_t>(node.tensor)).empty() ? "" : ", but for its size"));
+        break;
       case Kind::Atom: lines->push_back(node.name + " == " + repr(node.expected.get())); break;
+      case Kind::Number: lines->push_back(node.name + " is any " + node.type->tp_name); break;
       case Kind::Object: lines->push_back(node.name + " is the same " + node.type_name()); break;
       default: lines->push_back(node.name + " is a " + node.type->tp_name + " with the same layout");
     }

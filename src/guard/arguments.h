@@ -1,6 +1,7 @@
 // Guards on the arguments of a call, and the way from an argument to the tensors inside it.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,20 @@ struct CallArguments {
   size_t size() const { return positional + (keyword_names ? PyTuple_GET_SIZE(keyword_names) : 0); }
 };
 
+// Sizes and numbers that calls with otherwise equal arguments may change, by node.
+struct Opening {
+  size_t node;
+  std::vector<int> sizes;  // the dimensions of a tensor; none: the node is a number
+};
+
+// What is open in `all`, but not in `others`.
+std::vector<Opening> difference(const std::vector<Opening>& all, const std::vector<Opening>& others);
+
 // What the watched call was called with: a flat list of nodes, parents before children.
 class Arguments {
  public:
-  explicit Arguments(const CallArguments& call);
+  // `open`: what other calls may change; the nodes must be of that kind.
+  explicit Arguments(const CallArguments& call, std::vector<Opening> open = {});
 
   // Empty if every argument was understood, else what was not.
   const std::string& refusal() const { return refusal_; }
@@ -39,6 +50,21 @@ class Arguments {
   // They admit the same calls.
   bool same_as(const Arguments& other) const;
 
+  // ---- what other calls may change
+
+  const std::vector<Opening>& open() const { return open_; }
+  // The dimensions of a tensor.
+  std::vector<int> open_sizes(size_t tensor) const;
+  // Those that were passed by themselves: which argument, and its node.
+  std::vector<std::pair<size_t, uint32_t>> open_numbers() const;
+  // What must be open so that these arguments admit `call`, too, with what is open already. None: it differs in
+  // something that cannot be open.
+  std::optional<std::vector<Opening>> opened_for(const CallArguments& call) const;
+  // All that can be open.
+  std::vector<Opening> everything() const;
+  // Before freeze(): nothing else stays open.
+  void close_all_but(std::vector<Opening> open);
+
   // Forgets the objects of the first call that need not be kept alive.
   void freeze();
 
@@ -51,7 +77,7 @@ class Arguments {
   int traverse(visitproc visit, void* arg) const;
 
  private:
-  enum class Kind : uint8_t { Tensor, Atom, Tuple, List, Dict, Object };
+  enum class Kind : uint8_t { Tensor, Atom, Number, Tuple, List, Dict, Object };
   struct Node {
     Kind kind;
     int parent;        // -1: the call itself
@@ -76,8 +102,11 @@ class Arguments {
   bool is_repeated(size_t index, PyObject* const* values) const;
   bool matches(const Node& node, PyObject* value) const;
 
+  const Opening* opening_of(size_t node) const;
+
   size_t positional_;
   py::Ref keyword_names_;
+  std::vector<Opening> open_;
   std::vector<Node> nodes_;
   std::vector<PyObject*> tensors_;  // of the first call, without repeats
   size_t tensor_count_ = 0;

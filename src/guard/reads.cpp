@@ -581,7 +581,7 @@ void Reads::add_state_tensor(PyObject* tensor) {
   if (!state_tensor_set_.insert(tensor)) return;
   kept_tensors_.push_back(py::Ref::borrow(tensor));
   tensors_.objects.push_back(tensor);
-  tensors_.checks->add(tensor);
+  tensors_.checks->add(tensor, {});
 }
 
 namespace {

@@ -130,6 +130,14 @@ std::string Trie::explain(const Entry& entry, const RootNames& roots) {
   return entry.explain();
 }
 
+const Read* Trie::first_failure(const Entry& entry) {
+  for (Run* run : path_to(entry.run_)) {
+    size_t failed = run->first_failure();
+    if (failed != Run::kAll) return &run->reads[failed];
+  }
+  return nullptr;
+}
+
 size_t Trie::size(const Entry& entry) const {
   size_t count = entry.tensors.objects.size();
   for (const Run* run : path_to(entry.run_)) count += run->reads.size();

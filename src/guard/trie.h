@@ -58,6 +58,8 @@ class Trie {
 
   // In words, the first thing that keeps this entry from being used; empty if nothing does.
   std::string explain(const Entry& entry, const RootNames& roots);
+  // The first read that finds something else than it did; null: none does.
+  const Read* first_failure(const Entry& entry);
   size_t size(const Entry& entry) const;  // how many things are guarded
   void describe(const Entry& entry, std::vector<std::string>* lines) const;
   int traverse(visitproc visit, void* arg) const;

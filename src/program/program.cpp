@@ -216,8 +216,12 @@ PyObject** Program::prepare_all(PyObject* const* arguments, Registers& registers
 
 bool Program::run_segment(PyObject* const* tensors, PyObject* const* registers, Registers& outputs) const {
   std::vector<PyObject*> inputs;
+  if (input_checks_) {
+    for (uint32_t input : checked_inputs_) inputs.push_back(registers[input]);
+    if (input_checks_->first_mismatch(inputs.data()) >= 0) return false;
+    inputs.clear();
+  }
   for (uint32_t input : segment_inputs_) inputs.push_back(registers[input]);
-  if (!inputs.empty() && input_checks_->first_mismatch(inputs.data()) >= 0) return false;
   return segment_->run(inputs.empty() ? tensors : inputs.data(),
                        outputs.reserve(static_cast<ptrdiff_t>(segment_->output_count())));
 }
@@ -367,7 +371,8 @@ bool Program::same_as(const Program& other) const {
   return same_end && before_ == other.before_ && after_ == other.after_ && operands_ == other.operands_ &&
          registers_ == other.registers_ && older_ == other.older_ && recipes_ == other.recipes_ &&
          iterators_ == other.iterators_ && places_ == other.places_ && segment_inputs_ == other.segment_inputs_ &&
-         (segment_inputs_.empty() || input_checks_->same_as(*other.input_checks_)) &&
+         checked_inputs_ == other.checked_inputs_ && !input_checks_ == !other.input_checks_ &&
+         (!input_checks_ || input_checks_->same_as(*other.input_checks_)) &&
          std::ranges::equal(constants_, other.constants_, same) &&
          segment_->fingerprint() == other.segment_->fingerprint();
 }

@@ -177,8 +177,11 @@ class Program {
   // That do anything, with those behind the cuts.
   std::vector<const runtime::Segment*> segments() const;
   // The registers that hold the inputs of the segment; otherwise these are the tensors among the arguments.
-  void set_segment_inputs(std::vector<uint32_t> inputs, std::unique_ptr<runtime::TensorChecks> checks) {
+  // `checked`: the tensors among them that `checks` are for, which may be null.
+  void set_segment_inputs(std::vector<uint32_t> inputs, std::vector<uint32_t> checked,
+                          std::unique_ptr<runtime::TensorChecks> checks) {
     segment_inputs_ = std::move(inputs);
+    checked_inputs_ = std::move(checked);
     input_checks_ = std::move(checks);
   }
   void set_result(uint32_t result) { result_ = result; }
@@ -217,8 +220,8 @@ class Program {
   friend class Memo;
   std::unique_ptr<runtime::Segment> segment_;
   bool has_tensor_work_ = false;
-  std::vector<uint32_t> segment_inputs_;
-  std::unique_ptr<runtime::TensorChecks> input_checks_;  // of these
+  std::vector<uint32_t> segment_inputs_, checked_inputs_;
+  std::unique_ptr<runtime::TensorChecks> input_checks_;  // of the latter
   std::unique_ptr<Cut> cut_;
   std::vector<Instruction> before_, after_;
   std::vector<uint32_t> operands_;

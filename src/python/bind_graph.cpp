@@ -281,7 +281,10 @@ void PyGraph::check_tensor(PyObject* object, ValueId id, const char* kind, size_
 void PyGraph::check_input(PyObject* input, size_t index) const {
   const graph::Value& value = graph_->values[graph_->inputs[index]];
   if (value.role != graph::Role::Size) return check_tensor(input, graph_->inputs[index], "input", index);
-  if (PyLong_Check(input) && !PyBool_Check(input)) return;
+  if (PyLong_Check(input) && !PyBool_Check(input)) {
+    if (PyLong_AsLongLong(input) == -1 && PyErr_Occurred()) throw nb::python_error();
+    return;
+  }
   throw nb::type_error(("input " + std::to_string(index) + (value.name.empty() ? "" : " (" + value.name + ")") +
                         ": expected an integer, got " + Py_TYPE(input)->tp_name)
                            .c_str());
@@ -357,6 +360,8 @@ nb::list PyGraph::run(nb::handle inputs) {
   std::vector<PyObject*> outputs(replay_->output_count());
   if (!replay_->run(items, outputs.data())) {
     if (PyErr_Occurred()) throw nb::python_error();
+    std::string why = replay_->why_sizes_differ(items);
+    if (!why.empty()) throw nb::value_error(("the graph was recorded for other sizes: " + why).c_str());
     throw UserError("a number that the graph relies on (`==` in its text) came out differently; record it again");
   }
   nb::list results;

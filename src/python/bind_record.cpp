@@ -96,7 +96,7 @@ class Recording {
     check_tracing();
     graph::Range range{least.value_or(graph::Range::kMin), greatest.value_or(graph::Range::kMax)};
     nb::object made;
-    translated([&] { made = nb::steal(runtime::wrap_size(tracing_->add_size(number, name, symbol, range))); });
+    translated([&] { made = nb::steal(runtime::wrap_number(tracing_->add_size(number, name, symbol, range))); });
     if (!made.is_valid()) throw nb::python_error();
     return made;
   }

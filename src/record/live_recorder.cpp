@@ -38,9 +38,9 @@ class CallRecording final : public runtime::Recording {
   bool knows(PyObject* tensor) const override { return recorder_.knows(runtime::unpack_tensor(tensor)); }
   size_t op_count() const override { return recorder_.graph().ops.size(); }
 
-  std::unique_ptr<runtime::Segment> finish(const std::vector<PyObject*>& outputs) override {
+  std::unique_ptr<runtime::Segment> finish(const std::vector<runtime::SegmentOutput>& outputs) override {
     recorder_.stop();
-    for (PyObject* output : outputs) {
+    for (auto [output, number] : outputs) {
       if (!recorder_.add_output(runtime::unpack_tensor(output)) || !may_be_given_out(output)) return nullptr;
     }
     if (recorder_.refusal()) return nullptr;

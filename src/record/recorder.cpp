@@ -96,11 +96,14 @@ void Recorder::start() {
   include_keys(true);
 }
 
+void Recorder::pause() {
+  if (active_recorder != this) return;
+  active_recorder = nullptr;
+  include_keys(false);
+}
+
 void Recorder::stop() {
-  if (active_recorder == this) {
-    active_recorder = nullptr;
-    include_keys(false);
-  }
+  pause();
   restore_gradients();
 }
 

@@ -71,6 +71,7 @@ struct RecorderOptions {
   bool gradients = false;  // tensors that require gradients may be used in grad mode
   bool answers = false;    // a number asked from a tensor is noted, and runs must find the same one
   bool lines = false;      // note the lines of the user's program
+  bool beside = false;     // the program also really runs, and what it does to real tensors is not ours to put back
 };
 
 class Recorder {
@@ -84,6 +85,7 @@ class Recorder {
 
   // Until stop(), operators on this thread are recorded.
   void start();
+  void pause();  // until the next start()
   virtual void stop();
   const std::optional<Refusal>& refusal() const { return refusal_; }
   const graph::Graph& graph() const { return graph_; }
@@ -153,6 +155,7 @@ class Recorder {
   const graph::ValueId* find(const at::Tensor& tensor);
   // From now on the storage of `tensor` is known as the memory that `value` lives in.
   void share_memory(const at::Tensor& tensor, graph::ValueId value);
+  const RecorderOptions& options() const { return options_; }
   graph::Graph graph_;
 
  private:

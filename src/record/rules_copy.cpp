@@ -64,6 +64,13 @@ bool sized(Args args, Stack& results) {
   return sizes && asked.covered && is(asked.type, kinds) && give(results, make(*sizes, asked.type, asked.device));
 }
 
+// (n, dtype, layout, device, pin_memory)
+bool randperm(Args args, Stack& results) {
+  c10::SymInt count = args[0].toSymInt();
+  Options asked(args, 1, ScalarType::Long, c10::kCPU);
+  return count >= 0 && asked.covered && give(results, make({count}, asked.type, asked.device));
+}
+
 bool empty(Args args, Stack& results) {
   auto format = format_of(args[5]).value_or(MemoryFormat::Contiguous);
   return format == MemoryFormat::Contiguous && sized<1>(args, results);
@@ -228,6 +235,7 @@ constexpr Row kCopyRules[] = {
     {"aten::zeros", sized<1>},
     {"aten::ones", sized<1>},
     {"aten::rand", sized<1, kFloating>},
+    {"aten::randperm", randperm},
     {"aten::randn", sized<1, kFloating>},
     {"aten::full", full},
     {"aten::new_empty", new_sized<2>},

@@ -65,11 +65,15 @@ bool requires_grad(const c10::TensorImpl& impl) {
 
 class Checks final : public runtime::TensorChecks {
  public:
-  void add(PyObject* object) override {
+  void add(PyObject* object, const std::vector<int>& open) override {
     const at::Tensor& tensor = runtime::unpack_tensor(object);
+    size_t dim = tensor.sizes().size(), at = shapes_.size();
     shapes_.insert(shapes_.end(), tensor.sizes().begin(), tensor.sizes().end());
     shapes_.insert(shapes_.end(), tensor.strides().begin(), tensor.strides().end());
     masks_.resize(shapes_.size(), -1);
+    auto leave = [&](size_t i) { shapes_[i] = kAny, masks_[i] = 0; };
+    for (int dimension : open) leave(at + static_cast<size_t>(dimension));
+    for (size_t i = 0; i < dim && !open.empty(); ++i) leave(at + dim + i);
     note(object, tensor);
   }
 
@@ -92,6 +96,21 @@ class Checks final : public runtime::TensorChecks {
         return static_cast<ptrdiff_t>(i);
     }
     return -1;
+  }
+
+  std::optional<std::vector<int>> changed_sizes(size_t index, PyObject* object) const override {
+    const Kind& kind = kinds_[kinds_of_[index]];
+    if (Py_TYPE(object) != kind.type) return std::nullopt;
+    const c10::TensorImpl& impl = *runtime::unpack_tensor(object).unsafeGetTensorImpl();
+    bool alike = impl.key_set().raw_repr() == kind.keys && requires_grad(impl) == kind.requires_grad &&
+                 !impl.has_symbolic_sizes_strides() && impl.dim() == kind.dim && impl.dtype() == kind.dtype &&
+                 impl.device() == kind.device;
+    if (!alike) return std::nullopt;
+    std::vector<int> changed;
+    for (uint32_t i = 0; i < kind.dim; ++i)
+      if ((impl.sizes()[i] ^ shapes_[kind.shape_at + i]) & masks_[kind.shape_at + i])
+        changed.push_back(static_cast<int>(i));
+    return changed;
   }
 
   size_t size() const override { return kinds_of_.size(); }

@@ -12,6 +12,7 @@
 #include "record/live_recorder.h"
 #include "record/plain_tensor.h"
 #include "record/recorder_kernels.h"
+#include "record/symbolic_recording.h"
 #include "record/tensor_checks.h"
 #include "record/tensor_properties.h"
 #include "runtime/errors.h"
@@ -54,6 +55,8 @@ class TorchPlug final : public runtime::TensorPlug {
   bool is_immutable(PyTypeObject* type) const override;
   std::string why_not_record() const override;
   std::unique_ptr<runtime::Recording> record(std::function<void(std::string)> on_fail) const override;
+  std::unique_ptr<runtime::SymbolicRecording> record_symbolic(std::function<void(std::string)> on_fail) const override;
+  std::vector<int> openable(PyObject* tensor) const override;
   std::unique_ptr<runtime::TensorChecks> tensor_checks() const override { return make_tensor_checks(); }
   std::unique_ptr<runtime::GlobalState> global_state() const override { return snapshot_global_state(); }
   std::string why_not_checked(PyObject* tensor) const override { return record::why_not_checked(tensor); }
@@ -280,6 +283,20 @@ std::unique_ptr<runtime::Recording> TorchPlug::record(std::function<void(std::st
   MAGNETO_ASSERT(why_never_.empty() && !Recorder::active());
   forget_autocast_casts();
   return start_recording(std::move(on_fail));
+}
+
+std::vector<int> TorchPlug::openable(PyObject* tensor) const {
+  std::vector<int> dimensions;
+  auto sizes = runtime::unpack_tensor(tensor).sizes();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] > 1) dimensions.push_back(static_cast<int>(i));
+  }
+  return dimensions;
+}
+
+std::unique_ptr<runtime::SymbolicRecording> TorchPlug::record_symbolic(std::function<void(std::string)> on_fail) const {
+  MAGNETO_ASSERT(why_never_.empty() && !Recorder::active());
+  return start_symbolic_recording(std::move(on_fail));
 }
 
 }  // namespace

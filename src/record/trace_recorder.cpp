@@ -72,7 +72,7 @@ TraceRecorder::Pair& TraceRecorder::pair_for(const at::Tensor& real, c10::SymInt
   Pair& pair = found->second;
   if (!is_new) return pair;
   const auto& version = real.unsafeGetTensorImpl()->version_counter();
-  if (version.enabled()) versions_.emplace_back(version, version.current_version());
+  if (version.enabled() && !options().beside) versions_.emplace_back(version, version.current_version());
   at::Tensor& memory = memories_[real.storage().unsafeGetStorageImpl()].trace;
   if (!memory.defined()) memory = trace_of(real);
   pair.trace = make_trace_view(memory, sizes, strides, real.storage_offset(), real.scalar_type());
@@ -113,9 +113,8 @@ at::Tensor TraceRecorder::stand_in(const at::Tensor& argument, const std::string
 
 graph::ExprId TraceRecorder::make_symbol(int64_t number, graph::SymbolSource source, const std::string& name,
                                          graph::Range range) {
-  if (!symbols_) graph_.symbols = symbols_ = std::make_shared<graph::Symbols>();
-  auto known = name.empty() ? std::nullopt : symbols_->find(name);
-  if (!known) return symbols_->add_symbol(number, std::move(source), name, range);
+  auto known = name.empty() ? std::nullopt : symbols()->find(name);
+  if (!known) return symbols()->add_symbol(number, std::move(source), name, range);
   if (int64_t other = symbols_->hint(*known).integer; other != number) {
     throw UserError("the sizes named " + name + " are " + std::to_string(other) + " and " + std::to_string(number) +
                     ", but sizes of one name must be equal");
@@ -135,9 +134,18 @@ bool TraceRecorder::add_output_size(const c10::Scalar& number) {
   if (refusal()) return false;
   auto expr = symbols_ ? expr_of(number, *symbols_) : std::nullopt;
   if (!expr) return unsupported("an output that is a size of another recording");
-  if (!check_computable(*expr)) return false;
-  graph_.outputs.push_back(graph_.add_size(*expr));
+  return add_output_size(*expr);
+}
+
+bool TraceRecorder::add_output_size(graph::ExprId expr) {
+  if (refusal() || !check_computable(expr)) return false;
+  graph_.outputs.push_back(graph_.add_size(expr));
   return true;
+}
+
+const std::shared_ptr<graph::Symbols>& TraceRecorder::symbols() {
+  if (!symbols_) graph_.symbols = symbols_ = std::make_shared<graph::Symbols>();
+  return symbols_;
 }
 
 bool TraceRecorder::check_computable(graph::ExprId expr) {

@@ -20,6 +20,9 @@ class TraceRecorder final : public Recorder {
   c10::SymInt add_size(int64_t number, const std::string& name, const std::string& symbol, graph::Range range);
   // An output that is a symbolic number. False after refuse().
   bool add_output_size(const c10::Scalar& number);
+  bool add_output_size(graph::ExprId expr);
+  // Of the sizes that may change; made if there are none so far.
+  const std::shared_ptr<graph::Symbols>& symbols();
 
  private:
   // A real tensor that the program has, and the trace tensor that takes its place in operators.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "cpython/text.h"
 #include "graph/graph.h"
 #include "graph/size_binding.h"
 #include "runtime/cuda_replay.h"
@@ -99,6 +100,7 @@ class Replay final : public Segment {
   Replay(graph::Graph graph, std::vector<PyObject*> state_objects);
 
   bool run(PyObject* const* inputs, PyObject** outputs) override;
+  std::string why_sizes_differ(PyObject* const* inputs) const override;
   bool rerunnable() const override { return rerunnable_; }
   size_t output_count() const override { return outputs_.size(); }
   size_t op_count() const override { return steps_.size(); }
@@ -122,7 +124,8 @@ class Replay final : public Segment {
   void push_arguments(const Step& step, uint32_t& next, Slots& slots, const Numbers& numbers, c10::Stack& stack) const;
   IValue make_sized(const SizedArg& arg, const Numbers& numbers) const;
   IValue make_list(const ArgSource& source, Slots& slots) const;
-  bool bind_sizes(const Slots& slots, PyObject* const* inputs, Numbers& numbers) const;
+  // If the recording does not hold for the sizes of the inputs: why, in words.
+  std::optional<std::string> bind_sizes(const Slots& slots, PyObject* const* inputs, Numbers& numbers) const;
   bool run_steps(Slots& slots, const Numbers& numbers) const;
   bool give_outputs(Slots& slots, const Numbers& numbers, PyObject* const* inputs, PyObject** outputs) const;
   PyObject* number_object(graph::ExprId expr, graph::Number number) const;
@@ -412,18 +415,22 @@ bool Replay::give_outputs(Slots& slots, const Numbers& numbers, PyObject* const*
   return true;
 }
 
-// False with a Python error: the inputs do not have the sizes that the recording holds for.
-bool Replay::bind_sizes(const Slots& slots, PyObject* const* inputs, Numbers& numbers) const {
-  if (!sizes_) return true;
+std::optional<std::string> Replay::bind_sizes(const Slots& slots, PyObject* const* inputs, Numbers& numbers) const {
+  if (!sizes_) return std::nullopt;
   c10::SmallVector<int64_t, 8> given(graph_.inputs.size(), 0);
   for (size_t i = 0; i < given.size(); ++i) {
     if (graph_.values[graph_.inputs[i]].role != Role::Size) continue;
     given[i] = PyLong_AsLongLong(inputs[i]);
-    if (given[i] == -1 && PyErr_Occurred()) return false;
+    if (given[i] == -1 && PyErr_Occurred()) return py::take_error();
   }
-  auto problem = sizes_->bind(slots, given, numbers);
-  if (problem) PyErr_SetString(PyExc_ValueError, ("the graph was recorded for other sizes: " + *problem).c_str());
-  return !problem;
+  return sizes_->bind(slots, given, numbers);
+}
+
+std::string Replay::why_sizes_differ(PyObject* const* inputs) const {
+  Slots slots(slot_count_);
+  fill(slots, inputs);
+  Numbers numbers;
+  return bind_sizes(slots, inputs, numbers).value_or("");
 }
 
 // Without the GIL. False: diverged, or a Python error is set.
@@ -463,7 +470,7 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
   fill(slots, inputs);
   Numbers numbers;
   bool ok =
-      bind_sizes(slots, inputs, numbers) && run_steps(slots, numbers) && give_outputs(slots, numbers, inputs, outputs);
+      !bind_sizes(slots, inputs, numbers) && run_steps(slots, numbers) && give_outputs(slots, numbers, inputs, outputs);
   for (at::Tensor& slot : slots) slot.reset();
   free_slots_.push_back(std::move(slots));
   return ok;

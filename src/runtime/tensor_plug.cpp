@@ -27,7 +27,7 @@ class NullRecording : public Recording {
   void add_state(PyObject*) override { MAGNETO_BUG(kNoTensors); }
   bool knows(PyObject*) const override { return false; }
   size_t op_count() const override { return 0; }
-  std::unique_ptr<Segment> finish(const std::vector<PyObject*>& outputs) override {
+  std::unique_ptr<Segment> finish(const std::vector<SegmentOutput>& outputs) override {
     if (!outputs.empty()) MAGNETO_BUG(kNoTensors);
     return std::make_unique<NullSegment>();
   }
@@ -35,9 +35,10 @@ class NullRecording : public Recording {
 
 class NullChecks : public TensorChecks {
  public:
-  void add(PyObject*) override { MAGNETO_BUG(kNoTensors); }
+  void add(PyObject*, const std::vector<int>&) override { MAGNETO_BUG(kNoTensors); }
   void add(PyObject*, const Dimensions&, const Dimensions&) override { MAGNETO_BUG(kNoTensors); }
   ptrdiff_t first_mismatch(PyObject* const*) const override { return -1; }
+  std::optional<std::vector<int>> changed_sizes(size_t, PyObject*) const override { return std::nullopt; }
   size_t size() const override { return 0; }
   bool same_as(const TensorChecks&) const override { return true; }
   std::string explain(size_t, PyObject*) const override { MAGNETO_BUG(kNoTensors); }
@@ -60,6 +61,10 @@ class NullPlug : public TensorPlug {
   std::unique_ptr<Recording> record(std::function<void(std::string)>) const override {
     return std::make_unique<NullRecording>();
   }
+  std::unique_ptr<SymbolicRecording> record_symbolic(std::function<void(std::string)>) const override {
+    return nullptr;  // numbers alone need no recording
+  }
+  std::vector<int> openable(PyObject*) const override { return {}; }
   std::unique_ptr<TensorChecks> tensor_checks() const override { return std::make_unique<NullChecks>(); }
   std::unique_ptr<GlobalState> global_state() const override { return std::make_unique<NullState>(); }
   std::string why_not_checked(PyObject*) const override { return "this build knows no tensors"; }

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "cpython/ref.h"
+
 namespace magneto::runtime {
 
 // What the tracer may assume about a callable, attribute or operator that torch implements in C.
@@ -30,9 +32,11 @@ class Segment {
  public:
   virtual ~Segment() = default;
   // Fills `outputs` (output_count() of them) with new references. False: nothing is owned, and either a Python error
-  // is set or, without one, the run *diverged*: a value that the recording relied on came out differently, before
-  // anything was changed.
+  // is set or, without one, the run *diverged*: a value that the recording relied on came out differently, or the
+  // inputs have sizes that it does not hold for, before anything was changed.
   virtual bool run(PyObject* const* inputs, PyObject** outputs) = 0;
+  // The latter in words; empty if it holds for these.
+  virtual std::string why_sizes_differ(PyObject* const* /*inputs*/) const { return ""; }
   // Whether a run that failed has had no effect at all (it writes no input and no state and draws no random numbers),
   // so that the function can be called instead.
   virtual bool rerunnable() const = 0;
@@ -41,6 +45,15 @@ class Segment {
   virtual std::string text() const = 0;
   // Two segments of one process that do the same work on the same state have the same one.
   virtual std::string fingerprint() const = 0;
+};
+
+// A number that runs may change, as a symbolic recording knows it.
+using NumberId = uint32_t;
+
+// What a segment gives out.
+struct SegmentOutput {
+  PyObject* tensor;     // null: a number
+  NumberId number = 0;  // of a symbolic recording
 };
 
 // A live recording on this thread: from creation until finish() or destruction, kernels run for real and are noted.
@@ -55,7 +68,64 @@ class Recording {
   virtual bool knows(PyObject* tensor) const = 0;
   virtual size_t op_count() const = 0;
   // Stops recording. Null when the recording failed; the reason went to the on_fail callback.
-  virtual std::unique_ptr<Segment> finish(const std::vector<PyObject*>& outputs) = 0;
+  virtual std::unique_ptr<Segment> finish(const std::vector<SegmentOutput>& outputs) = 0;
+};
+
+enum class Arithmetic : uint8_t {
+  Add,
+  Subtract,
+  Multiply,
+  FloorDivide,
+  Remainder,
+  Power,
+  TrueDivide,
+  Negative,
+  Not,
+  Less,  // and the other comparisons in the order of Py_LT, Py_LE, ...
+  LessEqual,
+  Equal,
+  NotEqual,
+  Greater,
+  GreaterEqual,
+};
+
+// A recording beside a real run. The program really runs, unrecorded, and whatever it does with tensors is done again
+// on *stand-ins*: tensors without data, some of whose sizes are numbers that runs may change. Such numbers are
+// followed, too. What fails is told to the on_fail callback.
+class SymbolicRecording : public Recording {
+ public:
+  // A number in an expression: one that runs may change, or a plain one.
+  struct Operand {
+    std::optional<NumberId> number;
+    PyObject* plain;
+  };
+
+  using Recording::add_input;
+  // `open`: the dimensions whose sizes runs may change. Those of 0 and 1 never are.
+  virtual void add_input(PyObject* tensor, const std::vector<int>& open) = 0;
+  // An int that becomes the next input.
+  virtual NumberId add_number(PyObject* value) = 0;
+  // Of a tensor that is known: the dimensions whose sizes runs may change.
+  virtual std::vector<int> open_dimensions(PyObject* tensor) const = 0;
+
+  // What stands for a tensor that is known, or for a number: a new reference; null with an error set.
+  virtual PyObject* stand_in(PyObject* tensor) const = 0;
+  virtual PyObject* stand_in(NumberId number) const = 0;
+  // The number that a stand-in is; none: it is something else, or a plain number.
+  virtual std::optional<NumberId> number(PyObject* stand_in) const = 0;
+  // Does something with stand-ins. Null, without an error: failed.
+  virtual py::Ref run(const std::function<PyObject*()>& operation) = 0;
+  // `stand_in` came out where the real run got `tensor`.
+  virtual void learn(PyObject* tensor, PyObject* stand_in) = 0;
+
+  // What was computed as `value`; none: a plain number, as long as the operands are what they are.
+  virtual std::optional<NumberId> compute(Arithmetic how, const Operand& left, const Operand& right,
+                                          PyObject* value) = 0;
+  // From now on it is taken for granted that the condition, or the number, is what it is in this call.
+  virtual void decide(NumberId condition) = 0;
+  virtual void specialise(NumberId number) = 0;
+  // Whether it is by now.
+  virtual bool is_plain(NumberId number) const = 0;
 };
 
 // One number for each dimension; none: any will do.
@@ -65,11 +135,14 @@ using Dimensions = std::vector<std::optional<int64_t>>;
 class TensorChecks {
  public:
   virtual ~TensorChecks() = default;
-  virtual void add(PyObject* tensor) = 0;  // a plain one
+  // A plain one, with any size in the dimensions that are `open`; its strides are then left to the recording.
+  virtual void add(PyObject* tensor, const std::vector<int>& open) = 0;
   // Any one that can be checked, with these sizes and strides in place of its own: as many as it has dimensions.
   virtual void add(PyObject* tensor, const Dimensions& sizes, const Dimensions& strides) = 0;
   // The index of the first of the `size()` tensors that does not match, or -1. Any object may be passed.
   virtual ptrdiff_t first_mismatch(PyObject* const* tensors) const = 0;
+  // The dimensions in which the size of an object differs; none: it differs in something else.
+  virtual std::optional<std::vector<int>> changed_sizes(size_t index, PyObject* tensor) const = 0;
   virtual size_t size() const = 0;
   // Both expect the same of the same number of tensors.
   virtual bool same_as(const TensorChecks& other) const = 0;
@@ -107,6 +180,9 @@ class TensorPlug {
   // Empty if a recording may start now; otherwise why not ("a torch function mode is active").
   virtual std::string why_not_record() const = 0;
   virtual std::unique_ptr<Recording> record(std::function<void(std::string reason)> on_fail) const = 0;
+  virtual std::unique_ptr<SymbolicRecording> record_symbolic(std::function<void(std::string reason)> on_fail) const = 0;
+  // The dimensions that a symbolic recording can leave open: those of a size other than 0 and 1.
+  virtual std::vector<int> openable(PyObject* tensor) const = 0;
   virtual std::unique_ptr<TensorChecks> tensor_checks() const = 0;
   virtual std::unique_ptr<GlobalState> global_state() const = 0;
 

@@ -53,9 +53,12 @@ std::optional<c10::Scalar> symbolic_number(PyObject* object) {
   return std::nullopt;
 }
 
-PyObject* wrap_size(const c10::SymInt& size) {
+PyObject* wrap_number(const c10::Scalar& number) {
   try {
-    return pybind11::cast(size).release().ptr();
+    pybind11::object made = number.isFloatingPoint() ? pybind11::cast(number.toSymFloat())
+                            : number.isBoolean()     ? pybind11::cast(number.toSymBool())
+                                                     : pybind11::cast(number.toSymInt());
+    return made.release().ptr();
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;

@@ -27,8 +27,8 @@ PyTypeObject* parameter_class();
 // The number for which torch's argument parser made `tensor`: in `x * x.shape[0]` it is a tensor with a placeholder for
 // contents. None if it is a real tensor.
 std::optional<c10::Scalar> wrapped_number(const at::Tensor& tensor);
-// A torch.SymInt, or an int for a plain number: a new reference; null with a Python error set.
-PyObject* wrap_size(const c10::SymInt& size);
+// A torch.SymInt, SymFloat or SymBool, or a plain number: a new reference; null with a Python error set.
+PyObject* wrap_number(const c10::Scalar& number);
 // The number that a torch.SymInt, SymFloat or SymBool is; None for other objects.
 std::optional<c10::Scalar> symbolic_number(PyObject* object);
 // The node that torch wrapped on its way through Python; `node` itself if it did not.

@@ -153,32 +153,41 @@ NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
   return node;
 }
 
-void Watch::finish_attribute(PyObject* object, PyObject* name, PyObject* value) {
-  if (!alive()) return;
+NodeId Watch::finish_attribute(PyObject* object, PyObject* name, PyObject* value) {
+  if (!alive()) return kKnown;
   PyTypeObject* type = Py_TYPE(object);
   PyObject* descriptor = _PyType_Lookup(type, name);
-  if (!descriptor || !is_c_attribute(descriptor)) return;
+  if (!descriptor || !is_c_attribute(descriptor)) return kKnown;
   if (is_tensor(object)) {
+    bool has_stand_in = is_tensor(value) || is_number(value) || PyTuple_Check(value);
+    StandIns* again = has_stand_in ? stand_ins() : nullptr;
+    NodeId node = again ? again->get_attribute(object, name, value) : kKnown;
     check_tensors(value, "an attribute of a tensor");
-    return;
+    return node;
   }
   if (is_fresh(object)) {
     PyObject** own = mg_dict_slot(object);
     if (own && *own == value) mark_attributes(value);
-    return;
+    return kKnown;
   }
-  if (plug_.is_immutable(type) || kind_of(type) == Kind::Atom || PyCode_Check(object) || PySlice_Check(object)) return;
+  if (plug_.is_immutable(type) || kind_of(type) == Kind::Atom || PyCode_Check(object) || PySlice_Check(object))
+    return kKnown;
   PyObject** slot = mg_dict_slot(object);
   bool own_dict = slot && *slot == value;
-  if (own_dict || value == (PyObject*)type) return guards.read_instance(object);  // __dict__ and __class__
+  if (own_dict || value == (PyObject*)type) {  // __dict__ and __class__
+    guards.read_instance(object);
+    return kKnown;
+  }
   py::Ref again = py::Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject*)type));
   if (!again) PyErr_Clear();
-  if (again.get() != value && !(again && guard::same_atom(again.get(), value)))
-    return give_up("the call reads '" + text(name) + "' of a " + type->tp_name);
-  if (kind_of(type) == Kind::Unknown && Py_TYPE(descriptor) == &PyGetSetDescr_Type)
-    return give_up("the call reads '" + text(name) + "' of a " + type->tp_name);
+  bool is_same = again.get() == value || (again && guard::same_atom(again.get(), value));
+  if (!is_same || (kind_of(type) == Kind::Unknown && Py_TYPE(descriptor) == &PyGetSetDescr_Type)) {
+    give_up("the call reads '" + text(name) + "' of a " + type->tp_name);
+    return kKnown;
+  }
   guards.read_slot(object, descriptor, value);
   saw(value);
+  return kKnown;
 }
 
 }  // namespace magneto::trace

@@ -41,6 +41,7 @@ enum class Model : uint8_t {
 Model model_of(PyObject* callable, PyObject** self);
 // "dict.pop", "time.time": for people.
 std::string callable_name(PyObject* callable);
+bool is_len(PyObject* callable);
 // Lets the bindings name functions of model Own.
 void add_own_function(PyObject* function);
 

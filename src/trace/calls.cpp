@@ -14,9 +14,7 @@ namespace magneto::trace {
 
 using runtime::CallKind;
 
-namespace {
-
-struct Call {
+struct Watch::Call {
   PyObject* callable;
   PyObject* const* args;
   size_t positional;
@@ -25,6 +23,10 @@ struct Call {
   size_t size() const { return positional + (keyword_names ? PyTuple_GET_SIZE(keyword_names) : 0); }
   PyObject* make() const { return PyObject_Vectorcall(callable, args, positional, keyword_names); }
 };
+
+namespace {
+
+using Call = Watch::Call;
 
 // Calls a class past a __call__ of its metaclass, as type.__call__ does.
 PyObject* make_object(const Call& call) {
@@ -107,6 +109,16 @@ class CallModel {
     rest_ = bound_ ? 0 : 1;
   }
 
+  // What C code that is not torch's does with tensors is not done on stand-ins.
+  void check_tensors_unseen() {
+    bool compares = model_ == Model::Mutate && (name_is("sort") || name_is("remove"));
+    bool looks_at_self = compares || model_ == Model::Pure || model_ == Model::Print || model_ == Model::Format ||
+                         model_ == Model::Iterate;
+    if (looks_at_self && self_) watch_.look_at_tensor(self_, call_.callable);
+    if (!looks_at_self && model_ != Model::Contents) return;
+    for (size_t i = rest_; i < call_.size(); ++i) watch_.look_at_tensor(call_.args[i], call_.callable);
+  }
+
   void before() {
     switch (model_) {
       case Model::Unknown:
@@ -182,7 +194,7 @@ class CallModel {
         if (is_container(result) || watch_.kind_of(Py_TYPE(result)) == Kind::Iterator) mark_if_new(result);
         return;
       case Model::GetAttribute:
-        if (arg(0)) watch_.finish_attribute(self_, arg(0), result);
+        if (arg(0)) watch_.handover.returned = watch_.finish_attribute(self_, arg(0), result);
         return;
       case Model::New: watch_.mark_fresh(result); return;
       case Model::ContextSet:
@@ -379,6 +391,24 @@ void Watch::Handover::expect(PyObject* callable) {
   function = callable && PyFunction_Check(callable) ? callable : nullptr;
 }
 
+bool is_len(PyObject* callable) {
+  static PyObject* len = PyDict_GetItemString(PyEval_GetBuiltins(), "len");
+  return callable == len;
+}
+
+int Watch::Handover::local_of(PyObject* callable, size_t index, size_t positional, PyObject* keyword_names) const {
+  auto* code = function ? (PyCodeObject*)((PyFunctionObject*)function)->func_code : nullptr;
+  if (!code || code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) return -1;
+  if (index < positional) {
+    size_t local = index + (function != callable);  // which is bound to an argument before the first
+    return local < static_cast<size_t>(code->co_argcount) ? static_cast<int>(local) : -1;
+  }
+  PyObject* name = PyTuple_GET_ITEM(keyword_names, index - positional);
+  for (int i = code->co_posonlyargcount; i < code->co_argcount + code->co_kwonlyargcount; ++i)
+    if (PyUnicode_Compare(name, PyTuple_GET_ITEM(code->co_localsplusnames, i)) == 0) return i;
+  return -1;  // it ends up in **kwargs
+}
+
 bool Watch::is_unknown(PyObject* callable) const {
   PyObject* self;
   return (PyCFunction_Check(callable) || Py_TYPE(callable) == &PyMethodDescr_Type) &&
@@ -437,7 +467,9 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
         if (fills_memory_by_hand(callable) && !is_self && contains_tensor(args[i]))
           give_up("the call makes a tensor from the values of others (" + callable_name(callable) + ")");
       }
+    std::vector<NodeId> nodes = std::exchange(handover.operands, {});
     PyObject* result = call.make();
+    if (result) call_again(call, nodes, kind, result);
     if (result && kind == CallKind::TensorOp) finish_tensor_op(callable, result);
     if (result && kind == CallKind::Balanced && alive()) repeat(nullptr, callable, args, call.size(), false);
     return result;
@@ -464,8 +496,10 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     }
   }
   if (model == Model::Unknown && call_site_ == args) return call_unknown(callable, args, positional, keyword_names);
+  if (stand_ins() && is_len(callable) && call.size() == 1 && is_tensor(args[0])) return length_of(args[0]);
   CallModel modelled(*this, call, model, self);
   size_t effects_before = effects.size();
+  modelled.check_tensors_unseen();
   modelled.before();
   if (!alive()) {
     let_go();
@@ -481,6 +515,32 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   else if (has_effect)
     effects.resize(effects_before);
   return result.release();
+}
+
+// torch has it in Python, but is asked by C code.
+PyObject* Watch::length_of(PyObject* tensor) {
+  guards.read_specials(Py_TYPE(tensor));
+  PyObject* result;
+  {
+    runtime::PauseWatch pause;
+    Py_ssize_t size = PyObject_Size(tensor);
+    result = size < 0 ? nullptr : PyLong_FromSsize_t(size);
+  }
+  if (result) handover.returned = stand_ins()->length(tensor, result);
+  return result;
+}
+
+// On stand-ins, if need be.
+void Watch::call_again(const Call& call, const std::vector<NodeId>& nodes, CallKind kind, PyObject* result) {
+  StandIns* again = stand_ins();
+  if (!again || (kind != CallKind::TensorOp && kind != CallKind::Query)) return;
+  std::vector<Value> args;
+  for (size_t i = 0; i < call.size(); ++i) args.push_back({call.args[i], i < nodes.size() ? nodes[i] : kKnown});
+  PyObject* self = PyCFunction_Check(call.callable) ? PyCFunction_GET_SELF(call.callable) : nullptr;
+  bool concerns = (self && is_tensor(self)) ||
+                  std::any_of(args.begin(), args.end(), [&](const Value& arg) { return again->concerns(arg); });
+  if (concerns || kind == CallKind::TensorOp)
+    handover.returned = again->call(call.callable, args, call.positional, call.keyword_names, result);
 }
 
 void Watch::finish_tensor_op(PyObject* callable, PyObject* result) {
@@ -526,6 +586,7 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
     } else if (kind_of(Py_TYPE(args[i])) == Kind::Iterator) {
       read_iterator(args[i]);
     } else if (consumes) {
+      if (is_tensor(args[i])) look_at_tensor(args[i], (PyObject*)type);
       read_operand(args[i]);
       if (prints) read_printed(args[i]);
     }

@@ -115,10 +115,16 @@ class FrameRun {
   NodeId foreign_tuple_at(PyObject** slot);
   Next unpack_holder(uint32_t count);
   Next take_from_holder();
+  bool are_followed(int operands) const;
+  Next keep_parts(PyObject* made, const std::vector<NodeId>& nodes);
+  std::vector<NodeId> parts_at(PyObject** slot);
+  Next build_slice(uint32_t count);
+  Next extend_holder(uint32_t arg);
+  Next append_to_holder(uint32_t arg);
   Next ask_tensor_truth();
   Next run_instead(PyObject* function, int operands);
   Next branch_on_node(bool jump_if, uint32_t target);
-  void hand_over(PyObject** callable, PyObject** args, size_t total, PyObject* keyword_names);
+  void hand_over(PyObject* callable, PyObject* const* args, const std::vector<NodeId>& nodes, PyObject* keyword_names);
   // An effect that was noted after `before` others was made, or failed.
   Next made(bool success, size_t before);
   Next store_attribute(PyObject* name);
@@ -136,6 +142,9 @@ class FrameRun {
   // One instruction that stands for two, each with half of the argument.
   Next two_steps(uint8_t first, uint8_t second, uint32_t arg);
   Next take_item();
+  void check_is_tensor(PyObject* result);
+  // `replace`, where the entries may have nodes and the result has this one.
+  Next replace_followed(int count, PyObject* owned, NodeId node);
   Next compare(uint32_t arg);
   Next take_truth(bool wanted);
   Next branch(bool jump_if, uint32_t target);

@@ -31,9 +31,9 @@ Next FrameRun::load_attribute(PyObject* name) {
   PyObject* object = sp_[-1];
   NodeId node = watch_.look_up_attribute(object, name);
   PyObject* value = PyObject_GetAttr(object, name);
-  if (value) watch_.finish_attribute(object, name, value);
+  NodeId made = value ? watch_.finish_attribute(object, name, value) : kKnown;
   Next next = replace(1, value);
-  if (next == Next::Go) set_node(sp_ - 1, watch_.carried(node, value));
+  if (next == Next::Go) set_node(sp_ - 1, made != kKnown ? made : watch_.carried(node, value));
   return next;
 }
 
@@ -190,13 +190,31 @@ Next FrameRun::binary(uint32_t arg) {
       watch_.mutate(left, "an in-place operator");
   }
   PyObject* result = program::kOperators[arg].apply(left, right);
+  NodeId node = kKnown;
+  if (result && are_followed(2)) {
+    if (watch_.is_tensor(left) || watch_.is_tensor(right)) check_is_tensor(result);
+    if (StandIns* again = watch_.stand_ins())
+      node = again->apply(program::kOperators[arg].apply, value_at(sp_ - 2), value_at(sp_ - 1), result);
+  }
   if (result && watch_.alive()) {
     if (watch_.is_tensor(result))
       watch_.check_tensors(result, "an operator");
     else if (result != left && result != right && Py_REFCNT(result) == 1 && !PyLong_CheckExact(result))
       watch_.mark_fresh(result);
   }
-  return replace(2, result);
+  return replace_followed(2, result, node);
+}
+
+// Of an operator that had a tensor as operand.
+void FrameRun::check_is_tensor(PyObject* result) {
+  if (!watch_.is_tensor(result)) watch_.give_up("an operator looks at a tensor whose sizes may change");
+}
+
+Next FrameRun::replace_followed(int count, PyObject* owned, NodeId node) {
+  for (int i = 1; owned && stack_nodes_ && i <= count; ++i) set_node(sp_ - i, kKnown);
+  Next next = replace(count, owned);
+  if (next == Next::Go && node != kKnown) set_node(sp_ - 1, node);
+  return next;
 }
 
 // `above`: how much lies on the stack above the arguments.
@@ -207,7 +225,13 @@ Next FrameRun::call(uint32_t arg, PyObject* names, int above) {
   PyObject** args = base + 2 - is_method;
   size_t total = arg + is_method;
   size_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
-  hand_over(callable, args, total, names);
+  std::vector<NodeId> nodes;
+  if (stack_nodes_) {
+    watch_.settle(node_at(callable));
+    set_node(callable, kKnown);
+    for (size_t i = 0; i < total; ++i) nodes.push_back(node_at(args + i));
+  }
+  hand_over(*callable, args, nodes, names);
   PyObject* result = watch_.call_here(*callable, args, total - keywords, names);
   NodeId node = std::exchange(watch_.handover, {}).returned;
   for (size_t i = 0; result && stack_nodes_ && i < total; ++i) set_node(args + i, kKnown);
@@ -245,8 +269,19 @@ Next FrameRun::call_with_tuple(uint32_t arg) {
       owned.push_back(py::Ref::borrow(value));  // the callee may change the dict
     }
   }
-  watch_.handover = {};
-  watch_.handover.expect(callable);
+  std::vector<NodeId> nodes;
+  for (PyObject** slot : {at, keywords ? sp_ - 1 : nullptr}) {
+    if (!slot || !stack_nodes_) continue;
+    const Node* holder = holder_at(slot);
+    if (holder)
+      nodes.insert(nodes.end(), holder->items.begin(), holder->items.end());
+    else
+      watch_.settle(node_at(slot));
+    nodes.resize(slot == at ? static_cast<size_t>(PyTuple_GET_SIZE(positional.get())) : values.size(), kKnown);
+    set_node(slot, kKnown);
+  }
+  settle_top(3 + static_cast<int>(arg & 1));
+  hand_over(callable, values.data(), nodes, names.get());
   PyObject* result =
       watch_.call(callable, values.data(), static_cast<size_t>(PyTuple_GET_SIZE(positional.get())), names.get());
   NodeId node = std::exchange(watch_.handover, {}).returned;
@@ -289,12 +324,29 @@ Next FrameRun::take_truth(bool wanted) {
   return truth < 0 ? Next::Error : replace(1, Py_NewRef(truth == static_cast<int>(wanted) ? Py_True : Py_False));
 }
 
+namespace {
+
+// What a tensor is never equal to, whatever it holds.
+bool is_unlike_tensor(PyObject* object) {
+  return object == Py_None || PyUnicode_CheckExact(object) || PyType_Check(object) || PyDict_CheckExact(object);
+}
+
+}  // namespace
+
 Next FrameRun::compare(uint32_t arg) {
   watch_.read_operand(sp_[-2]);
   watch_.read_operand(sp_[-1]);
-  PyObject* result = PyObject_RichCompare(sp_[-2], sp_[-1], static_cast<int>(arg & ~MG_AS_BOOL));
+  int how = static_cast<int>(arg & ~MG_AS_BOOL);
+  PyObject* result = PyObject_RichCompare(sp_[-2], sp_[-1], how);
+  NodeId node = kKnown;
+  if (StandIns* again = result ? watch_.stand_ins() : nullptr) {
+    if (watch_.is_tensor(result))
+      node = again->compare(value_at(sp_ - 2), value_at(sp_ - 1), how, result);
+    else if (!is_unlike_tensor(sp_[-2]) && !is_unlike_tensor(sp_[-1]))  // else they are compared by identity
+      watch_.look_at_tensor(sp_[-2], "a comparison"), watch_.look_at_tensor(sp_[-1], "a comparison");
+  }
   if (result && watch_.is_tensor(result)) watch_.check_tensors(result, "a comparison");
-  Next next = replace(2, result);
+  Next next = replace_followed(2, result, node);
   return next == Next::Go && arg & MG_AS_BOOL && !PyBool_Check(result) ? take_truth(true) : next;
 }
 
@@ -323,13 +375,18 @@ Next FrameRun::take_item() {
   if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) watch_.guards.read_specials(Py_TYPE(object));
   if (PyType_Check(object)) watch_.use_specials((PyTypeObject*)object);  // __class_getitem__
   PyObject* result = PyObject_GetItem(object, key);
+  NodeId made = kKnown;
+  if (StandIns* again = result ? watch_.stand_ins() : nullptr) {
+    if (watch_.is_tensor(object) || holder_at(sp_ - 2))
+      made = again->apply(PyObject_GetItem, value_at(sp_ - 2), value_at(sp_ - 1), result);
+    else
+      watch_.look_at_tensor(key, "an index");
+  }
   if (result && watch_.is_tensor(object))
     watch_.check_tensors(result, "indexing a tensor");
   else if (result && PyList_CheckExact(result) && Py_REFCNT(result) == 1)
     watch_.mark_fresh(result);
-  Next next = replace(2, result);
-  if (next == Next::Go) set_node(sp_ - 1, watch_.carried(node, result));
-  return next;
+  return replace_followed(2, result, made != kKnown ? made : watch_.carried(node, result));
 }
 
 Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
@@ -359,6 +416,8 @@ Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
     }
     case MG_CONTAINS_OP: {
       PyObject *item = sp_[-2], *container = sp_[-1];
+      watch_.look_at_tensor(item, "`in`");
+      watch_.look_at_tensor(container, "`in`");
       if (watch_.is_dict(container))
         watch_.read_dict_key(container, item);
       else
@@ -378,6 +437,8 @@ Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
                         : operation == MG_UNARY_POSITIVE ? program::kPositive
                                                          : program::kInvert;
       PyObject* result = program::kOperators[number].apply(sp_[-1], nullptr);
+      if (StandIns* again = result && watch_.is_tensor(result) ? watch_.stand_ins() : nullptr)
+        again->apply(program::kOperators[number].apply, value_at(sp_ - 1), {nullptr}, result);
       if (result && watch_.is_tensor(result)) watch_.check_tensors(result, "an operator");
       return replace(1, result);
     }

@@ -29,38 +29,23 @@ int operand_count(uint8_t operation, uint32_t arg) {
     case MG_GET_ITER:
     case MG_FOR_ITER:
     case MG_UNPACK_EX:
-    case MG_LIST_APPEND:
     case MG_SET_ADD:
-    case MG_LIST_EXTEND:
     case MG_SET_UPDATE:
     case MG_DICT_UPDATE:
     case MG_DICT_MERGE:
-    case MG_CONVERT_VALUE:
-    case MG_LIST_TO_TUPLE: return 1;
+    case MG_CONVERT_VALUE: return 1;
     case MG_DELETE_SUBSCR:
     case MG_CONTAINS_OP:
     case MG_IS_OP:
     case MG_MAP_ADD:
     case MG_SET_FUNCTION_ATTRIBUTE:
     case MG_IMPORT_NAME: return 2;
-    case MG_LOAD_SUPER_ATTR:
-    case MG_BINARY_SLICE: return 3;
+    case MG_LOAD_SUPER_ATTR: return 3;
     case MG_FORMAT_VALUE: return arg & 4 ? 2 : 1;
     case MG_BUILD_SET:
-    case MG_BUILD_STRING:
-    case MG_BUILD_SLICE: return count;
-    case MG_CALL_FUNCTION_EX: return 3 + (count & 1);
+    case MG_BUILD_STRING: return count;
     default: return -1;
   }
-}
-
-// The local variable that receives an argument; -1: it ends up in *args or **kwargs.
-int parameter_of(PyCodeObject* code, size_t index, size_t positional, PyObject* keyword_names) {
-  if (index < positional) return index < static_cast<size_t>(code->co_argcount) ? static_cast<int>(index) : -1;
-  PyObject* name = PyTuple_GET_ITEM(keyword_names, index - positional);
-  for (int i = code->co_posonlyargcount; i < code->co_argcount + code->co_kwonlyargcount; ++i)
-    if (PyUnicode_Compare(name, PyTuple_GET_ITEM(code->co_localsplusnames, i)) == 0) return i;
-  return -1;
 }
 
 }  // namespace
@@ -92,36 +77,36 @@ void FrameRun::take_nodes() {
   for (auto [local, node] : handed.nodes) nodes_[static_cast<size_t>(local)] = node;
 }
 
-void FrameRun::hand_over(PyObject** called, PyObject** args, size_t total, PyObject* keyword_names) {
-  PyObject* callable = *called;
-  watch_.handover = {};
-  watch_.handover.expect(callable);
-  if (!stack_nodes_) return;
-  watch_.settle(node_at(called));
-  set_node(called, kKnown);
-  PyObject* function = watch_.handover.function;
-  bool is_bound = function && function != callable;  // to an argument before the first
-  auto* code = function ? (PyCodeObject*)((PyFunctionObject*)function)->func_code : nullptr;
-  if (code && code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) code = nullptr;
+// `nodes` are those of `args`, in the order of the call.
+void FrameRun::hand_over(PyObject* callable, PyObject* const* args, const std::vector<NodeId>& nodes,
+                         PyObject* keyword_names) {
+  Watch::Handover& handover = watch_.handover;
+  handover = {};
+  handover.expect(callable);
+  if (nodes.empty()) return;
   PyObject* self;
-  Model model = function ? Model::Unknown : model_of(callable, &self);
-  bool is_unknown = model == Model::Unknown && !function && watch_.is_unknown(callable);
-  size_t positional = total - (keyword_names ? static_cast<size_t>(PyTuple_GET_SIZE(keyword_names)) : 0);
-  for (size_t i = 0; i < total; ++i) {
-    NodeId node = node_at(args + i);
-    if (node == kKnown) continue;
-    int local = code ? parameter_of(code, i + is_bound, positional + is_bound, keyword_names) : -1;
+  Model model = handover.function ? Model::Unknown : model_of(callable, &self);
+  bool is_unknown = model == Model::Unknown && !handover.function && watch_.is_unknown(callable);
+  bool takes_numbers = watch_.takes_numbers(callable);
+  size_t positional = nodes.size() - (keyword_names ? static_cast<size_t>(PyTuple_GET_SIZE(keyword_names)) : 0);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    NodeId node = nodes[i];
+    if (watch_.provenance.is_known(node)) continue;
+    int local = handover.local_of(callable, i, positional, keyword_names);
     if (local >= 0)
-      watch_.handover.nodes.emplace_back(local, node);
+      handover.nodes.emplace_back(local, node);
     else if (model == Model::Types && is_number(args[i]))
       watch_.provenance[node].typed = true;
-    else if (model == Model::SetAttribute && i + 1 == total)
-      watch_.handover.stored = node;
+    else if (model == Model::SetAttribute && i + 1 == nodes.size())
+      handover.stored = node;
     else if (is_unknown && watch_.provenance[node].kind != Node::Kind::Holder)
       continue;  // the program passes it on
+    else if (is_len(callable) && watch_.provenance[node].kind == Node::Kind::Holder)
+      continue;  // its length is known
+    else if (takes_numbers)
+      handover.operands = nodes;
     else
       watch_.settle(node);
-    set_node(args + i, kKnown);
   }
 }
 
@@ -156,10 +141,16 @@ Next FrameRun::store_attribute(PyObject* name) {
 Next FrameRun::store_item() {
   size_t before = watch_.effects.size();
   watch_.read_operand(sp_[-1]);
-  watch_.write_item(sp_[-2], sp_[-1], value_at(sp_ - 3));
-  set_node(sp_ - 3, kKnown);
+  Value key_value = value_at(sp_ - 1), stored = value_at(sp_ - 3);
+  bool is_tensor = watch_.stand_ins() && watch_.is_tensor(sp_[-2]);
+  if (watch_.stand_ins() && !is_tensor) watch_.look_at_tensor(sp_[-1], "an index");
+  watch_.write_item(sp_[-2], sp_[-1], is_tensor ? Value{sp_[-3]} : stored);
+  for (int i = 1; i <= 3; ++i) set_node(sp_ - i, kKnown);
   py::Ref key = pop_ref(), object = pop_ref(), value = pop_ref();
-  return made(PyObject_SetItem(object.get(), key.get(), value.get()) == 0, before);
+  bool success = PyObject_SetItem(object.get(), key.get(), value.get()) == 0;
+  if (StandIns* again = success && is_tensor ? watch_.stand_ins() : nullptr)
+    again->set_item(object.get(), key_value, stored);
+  return made(success, before);
 }
 
 // Arithmetic on numbers is done again by the program; anything else needs to know its operands.
@@ -167,7 +158,7 @@ Next FrameRun::compute(Node::Kind kind, uint32_t number, int operands, uint8_t o
   Value left = value_at(sp_ - operands), right = operands == 2 ? value_at(sp_ - 1) : Value{nullptr};
   bool is_carried = left.node != kKnown || right.node != kKnown;
   if (!is_carried || !is_number(left.object) || (right.object && !is_number(right.object))) {
-    settle_top(operands);
+    if (!are_followed(operands)) settle_top(operands);
     return step_variables(operation, arg);
   }
   py::Ref result = py::Ref::steal(kind == Node::Kind::Compare
@@ -177,7 +168,9 @@ Next FrameRun::compute(Node::Kind kind, uint32_t number, int operands, uint8_t o
     settle_top(operands);
     return replace(operands, result.release());
   }
-  NodeId node = watch_.provenance.add_computation(kind, number, left, right, result.get());
+  bool is_symbolic = watch_.provenance.is_symbolic(left.node) || watch_.provenance.is_symbolic(right.node);
+  NodeId node = is_symbolic ? watch_.stand_ins()->compute(kind, number, left, right, result.get())
+                            : watch_.provenance.add_computation(kind, number, left, right, result.get());
   for (int i = 1; i <= operands; ++i) set_node(sp_ - i, kKnown);
   Next next = replace(operands, result.release());
   set_node(sp_ - 1, node);
@@ -188,8 +181,7 @@ Next FrameRun::branch_on_node(bool jump_if, uint32_t target) {
   if (Next next = ask_tensor_truth(); next != Next::Go) return next;
   NodeId node = node_at(sp_ - 1);
   if (node != kKnown && is_number(sp_[-1])) {
-    watch_.provenance[node].typed = true;
-    watch_.provenance.truths.emplace_back(node, PyObject_IsTrue(sp_[-1]) == 1);
+    watch_.take_truth_of(node);
     set_node(sp_ - 1, kKnown);
   }
   settle_top(1);
@@ -254,7 +246,72 @@ Next FrameRun::unpack_holder(uint32_t count) {
   return next;
 }
 
+// Whether the instruction works on tensors, or takes tuples and lists apart or together, for other sizes, too: then
+// numbers that are open stay open.
+bool FrameRun::are_followed(int operands) const {
+  if (!watch_.stand_ins()) return false;
+  auto is_sequence = [](PyObject* object) { return PyTuple_Check(object) || PyList_CheckExact(object); };
+  PyObject *first = sp_[-operands], *last = sp_[-1];
+  if (watch_.is_tensor(first) || watch_.is_tensor(last)) return true;
+  return operands == 2 && is_sequence(first) && is_sequence(last);
+}
+
+// A number as the end of a slice, or a new tuple or list from others: their nodes are those of the parts.
+Next FrameRun::keep_parts(PyObject* made, const std::vector<NodeId>& nodes) {
+  bool any = std::any_of(nodes.begin(), nodes.end(), [&](NodeId node) { return !watch_.provenance.is_known(node); });
+  if (made && any) set_node(sp_ - 1, watch_.provenance.add_holder(made, nodes));
+  return made ? Next::Go : Next::Error;
+}
+
+std::vector<NodeId> FrameRun::parts_at(PyObject** slot) {
+  const Node* holder = holder_at(slot);
+  if (holder) return holder->items;
+  return std::vector<NodeId>(static_cast<size_t>(PySequence_Fast_GET_SIZE(*slot)), kKnown);
+}
+
+Next FrameRun::build_slice(uint32_t count) {
+  std::vector<NodeId> nodes;
+  for (uint32_t i = count; i > 0; --i) {
+    nodes.push_back(node_at(sp_ - i));
+    set_node(sp_ - i, kKnown);
+  }
+  Next next = step_variables(MG_BUILD_SLICE, count);
+  return next == Next::Go ? keep_parts(sp_[-1], nodes) : next;
+}
+
+// [*a, *b] and f(*a): the list is new, and nobody else has it.
+Next FrameRun::extend_holder(uint32_t arg) {
+  PyObject** list = sp_ - 1 - arg;
+  PyObject* more = sp_[-1];
+  if (!PyTuple_Check(more) && !PyList_CheckExact(more)) {
+    settle_top(1);
+    return step_variables(MG_LIST_EXTEND, arg);
+  }
+  std::vector<NodeId> nodes = parts_at(list), others = parts_at(sp_ - 1);
+  nodes.insert(nodes.end(), others.begin(), others.end());
+  set_node(sp_ - 1, kKnown);
+  set_node(list, kKnown);
+  Next next = step_variables(MG_LIST_EXTEND, arg);
+  if (next != Next::Go) return next;
+  set_node(list, watch_.provenance.add_holder(*list, std::move(nodes)));
+  return next;
+}
+
+Next FrameRun::append_to_holder(uint32_t arg) {
+  PyObject** list = sp_ - 1 - arg;
+  NodeId node = node_at(sp_ - 1);
+  set_node(sp_ - 1, kKnown);
+  if (!holder_at(list)) set_node(list, watch_.provenance.add_holder(*list, parts_at(list)));
+  watch_.provenance[node_at(list)].items.push_back(node);
+  return step_variables(MG_LIST_APPEND, arg);
+}
+
 Next FrameRun::take_from_holder() {
+  if (watch_.stand_ins()) {
+    bool is_plain_key = node_at(sp_ - 1) == kKnown && (PyLong_CheckExact(sp_[-1]) || PySlice_Check(sp_[-1]));
+    bool is_part = is_plain_key && holder_at(sp_ - 2) && !PyDict_Check(sp_[-2]);
+    if (is_part || watch_.is_tensor(sp_[-2])) return step_variables(MG_BINARY_SUBSCR, 0);
+  }
   const Node* holder = holder_at(sp_ - 2);
   long index = PyLong_CheckExact(sp_[-1]) ? PyLong_AsLong(sp_[-1]) : -1;
   PyErr_Clear();
@@ -291,6 +348,7 @@ Next FrameRun::step_with_nodes(uint8_t operation, uint32_t arg) {
     case MG_STORE_FAST_STORE_FAST:
     case MG_CALL:
     case MG_CALL_KW:
+    case MG_CALL_FUNCTION_EX:
     case MG_RETURN_VALUE: break;  // these know of nodes
     case MG_POP_TOP: set_node(sp_ - 1, kKnown); break;
     case MG_COPY: push(Py_XNewRef(sp_[-offset]), node_at(sp_ - offset)); return Next::Go;
@@ -304,13 +362,28 @@ Next FrameRun::step_with_nodes(uint8_t operation, uint32_t arg) {
       watch_.settle(node_at(sp_ - 1));
       set_node(sp_ - 1, kKnown);
       break;
-    case MG_STORE_SUBSCR: settle_top(2); break;
+    case MG_STORE_SUBSCR:
+      if (!watch_.stand_ins() || !watch_.is_tensor(sp_[-2])) settle_top(2);
+      break;
     case MG_BUILD_TUPLE:
     case MG_BUILD_LIST: return build_holder(operation, arg, offset, 1, 0);
+    case MG_BUILD_SLICE: return build_slice(arg);
+    case MG_LIST_EXTEND: return extend_holder(arg);
+    case MG_LIST_APPEND: return append_to_holder(arg);
+    case MG_LIST_TO_TUPLE: {
+      std::vector<NodeId> nodes = parts_at(sp_ - 1);
+      set_node(sp_ - 1, kKnown);
+      Next next = step_variables(operation, arg);
+      return next == Next::Go ? keep_parts(sp_[-1], nodes) : next;
+    }
     case MG_BUILD_MAP: return build_holder(operation, arg, 2 * offset, 2, 0);
     case MG_BUILD_CONST_KEY_MAP: return build_holder(operation, arg, offset, 1, 1);
     case MG_UNPACK_SEQUENCE: return unpack_holder(arg);
     case MG_BINARY_SUBSCR: return take_from_holder();
+    case MG_BINARY_SLICE: {
+      Next next = build_slice(2);
+      return next == Next::Go ? take_from_holder() : next;
+    }
     case MG_BINARY_OP: return compute(Node::Kind::Binary, arg, 2, operation, arg);
     case MG_COMPARE_OP: return compute(Node::Kind::Compare, arg & ~MG_AS_BOOL, 2, operation, arg);
     case MG_UNARY_NEGATIVE: return compute(Node::Kind::Unary, program::kNegative, 1, operation, arg);

@@ -44,6 +44,19 @@ NodeId Provenance::add_register(uint32_t number, PyObject* value) {
   return add(std::move(node));
 }
 
+NodeId Provenance::add_argument(uint32_t number, PyObject* value) {
+  Node node{Node::Kind::Argument, number};
+  node.value = py::Ref::borrow(value);
+  return add(std::move(node));
+}
+
+NodeId Provenance::add_symbolic(runtime::NumberId number, PyObject* value) {
+  Node node{Node::Kind::Symbolic};
+  node.value = py::Ref::borrow(value);
+  node.symbol = number;
+  return add(std::move(node));
+}
+
 NodeId Provenance::add_item(NodeId tuple, uint32_t number, PyObject* value) {
   Node node{Node::Kind::Item, number};
   node.left = tuple;

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "cpython/ref.h"
 #include "guard/pointer_set.h"
+#include "runtime/tensor_plug.h"
 
 namespace magneto::trace {
 
@@ -31,18 +33,21 @@ struct Node {
     Unary,
     Binary,
     Compare,
+    Argument,  // a number that the call was given
     Register,  // of the program: what an unknown call returned, or was only known before it
     Item,      // of a tuple that an unknown call returned
-    Holder,    // a new tuple, list or dict that holds such values; nobody has changed it since
+    Holder,    // a new tuple, list, dict or slice that holds such values; nobody has changed it since
+    Symbolic,  // a size, or a number that depends on sizes, as the recording knows it
   } kind;
-  uint32_t number = 0;        // the operator or comparison; the register; which item
+  uint32_t number = 0;        // the operator or comparison; the register; which item or argument
   PyObject* owner = nullptr;  // the dict or cell, which guards pin
   py::Ref key;                // of a dict
   NodeId left = kKnown, right = kKnown;
-  py::Ref left_value, right_value;  // of the operands in the watched call
-  std::vector<NodeId> items;        // of a holder: of the values it holds, in order
-  py::Ref value;                    // in the watched call
-  bool typed = false;               // the program relies on its type
+  py::Ref left_value, right_value;          // of the operands in the watched call
+  std::vector<NodeId> items;                // of a holder: of the values it holds, in order
+  py::Ref value;                            // in the watched call
+  std::optional<runtime::NumberId> symbol;  // what stands for it in a symbolic recording, if anything does
+  bool typed = false;                       // the program relies on its type
   bool settled = false;
 };
 
@@ -80,10 +85,14 @@ class Provenance {
   // Of numbers whose types the program then relies on. `right` is not looked at by unary operators.
   NodeId add_computation(Node::Kind kind, uint32_t number, Value left, Value right, PyObject* value);
 
-  // What an unknown call returned, or a part of that.
+  // What an unknown call returned, or a part of that; or what the call was given.
   bool is_foreign(NodeId id) const {
-    return !is_known(id) && (nodes_[id].kind == Node::Kind::Register || nodes_[id].kind == Node::Kind::Item);
+    if (is_known(id)) return false;
+    Node::Kind kind = nodes_[id].kind;
+    return kind == Node::Kind::Register || kind == Node::Kind::Item || kind == Node::Kind::Argument;
   }
+
+  bool is_symbolic(NodeId id) const { return !is_known(id) && nodes_[id].kind == Node::Kind::Symbolic; }
 
   // Nobody asks any more what the values were.
   void drop_values();
@@ -92,6 +101,8 @@ class Provenance {
   // What is there is a number, or the program does not get as far as it matters.
   bool reads_number(PyObject* owner, PyObject* key) const;
   NodeId add_register(uint32_t number, PyObject* value);
+  NodeId add_argument(uint32_t number, PyObject* value);
+  NodeId add_symbolic(runtime::NumberId number, PyObject* value);
   NodeId add_item(NodeId tuple, uint32_t number, PyObject* value);
   NodeId add_holder(PyObject* container, std::vector<NodeId> items);
   // Of a container that holds such values, or null.

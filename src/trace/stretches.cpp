@@ -54,6 +54,7 @@ void Watch::check_size() {
 bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   if (alive()) check_size();
   if (!alive()) return false;
+  if (!stretch_) note_left_open();
   std::unique_ptr<runtime::Segment> segment = recording->finish(writer_->outputs);
   if (!segment) give_up("the recording failed");
   if (segment && !segment->rerunnable() && work_in_handler)
@@ -61,7 +62,8 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   if (!alive()) return false;
   operations_ += segment->op_count();
   program_->set_segment(std::move(segment));
-  program_->set_segment_inputs(std::move(input_registers_), std::move(input_checks_));
+  program_->set_segment_inputs(std::exchange(input_registers_, {}), std::exchange(checked_registers_, {}),
+                               std::move(input_checks_));
   program_->set_cut(std::move(cut));
   std::vector<PyObject*> known = held_objects_;
   for (const auto& [object, name] : roots) {
@@ -256,9 +258,12 @@ void Watch::open_stretch(How how) {
   scanned_dicts_.clear();
   work_in_handler = false;
   global_state_ = plug_.global_state();
-  start_recording();
+  std::vector<std::vector<int>> open;
+  for (auto [tensor, number] : writer_->tensors)
+    open.push_back(symbolic_ ? symbolic_->open_dimensions(tensor) : std::vector<int>());
   input_checks_ = plug_.tensor_checks();
-  for (auto [tensor, number] : writer_->tensors) add_input(tensor, number);
+  start_recording();
+  for (size_t i = 0; i < open.size(); ++i) add_input(writer_->tensors[i].first, writer_->tensors[i].second, open[i]);
   for (FrameRun* frame : running)
     for (size_t i = 0; i < slots_kept(*frame, how); ++i) {
       auto [object, node] = frame->value(i);
@@ -269,21 +274,25 @@ void Watch::open_stretch(How how) {
     }
 }
 
-// Whatever unknown code did to the tensor, it must look as it looks now.
-void Watch::add_input(PyObject* tensor, uint32_t number) {
+// Whatever unknown code did to the tensor, it must look as it looks now, but for the sizes that are open.
+void Watch::add_input(PyObject* tensor, uint32_t number, const std::vector<int>& open) {
   if (std::string why = plug_.why_not_plain(tensor); !why.empty()) return give_up("the call uses " + why);
-  recording->add_input(tensor);
+  if (symbolic_)
+    symbolic_->add_input(tensor, open);
+  else
+    recording->add_input(tensor);
   if (!alive()) return;
-  input_checks_->add(tensor);
+  input_checks_->add(tensor, open);
   input_registers_.push_back(number);
+  checked_registers_.push_back(number);
 }
 
 // A tensor that an unknown function returned becomes an input of the recording.
 void Watch::use_foreign_tensor(NodeId node) {
   PyObject* tensor = provenance[node].value.get();
-  if (recording->knows(tensor)) return give_up("an unknown function returns a tensor that the call has used already");
+  if (recording->knows(tensor)) return give_up("the call finds a tensor again that it has used already");
   foreign_tensors_.insert(tensor);
-  add_input(tensor, writer_->hold_tensor(node));
+  add_input(tensor, writer_->hold_tensor(node), symbolic_ ? plug_.openable(tensor) : std::vector<int>());
 }
 
 // Whether unknown code, which has got what the call made, holds no weak reference to it.

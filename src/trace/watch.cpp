@@ -49,24 +49,46 @@ bool is_last_word(PyObject* function, PyObject* self) {
 
 }  // namespace
 
-Watch::Watch(const guard::Arguments& arguments, guard::Entry* first, program::Program* program)
+Watch::Watch(const guard::Arguments& arguments, guard::Entry* first, program::Program* program,
+             const std::vector<py::Ref>& open_keys)
     : arguments_(arguments),
       plug_(runtime::tensor_plug()),
       writer_(std::make_unique<Writer>(*this, arguments)),
       entry_(first),
       program_(program),
+      open_keys_(open_keys),
       global_state_(plug_.global_state()),
       outer_(runtime::thread_state().watch) {
   start_recording();
-  for (PyObject* tensor : arguments.tensors()) recording->add_input(tensor);
   writer_->start(program);
+  for (size_t i = 0; i < arguments.tensors().size() && alive(); ++i) {
+    PyObject* tensor = arguments.tensors()[i];
+    if (!symbolic_) {
+      recording->add_input(tensor);
+      continue;
+    }
+    symbolic_->add_input(tensor, arguments.open_sizes(i));
+    auto node = static_cast<uint32_t>(arguments.node_of(tensor));
+    input_registers_.push_back(program->emit(program::Op::Argument, node));
+  }
   runtime::thread_state().watch = this;
 }
 
 Watch::~Watch() { runtime::thread_state().watch = outer_; }
 
 void Watch::start_recording() {
-  recording = plug_.record([this](std::string reason) { fail_from_recording(reason); });
+  auto on_fail = [this](std::string reason) { fail_from_recording(reason); };
+  stand_ins_.reset();
+  recording.reset();
+  bool is_open = !open_keys_.empty() || !arguments_.open().empty();
+  if (auto made = is_open ? plug_.record_symbolic(on_fail) : nullptr) {
+    input_checks_ = plug_.tensor_checks();
+    symbolic_ = made.get();
+    stand_ins_ = std::make_unique<StandIns>(*this, *symbolic_);
+    recording = std::move(made);
+  } else {
+    recording = plug_.record(on_fail);
+  }
 }
 
 Watch* Watch::current() {
@@ -148,7 +170,9 @@ void Watch::settle(NodeId id) {
     bool foreign = provenance.is_foreign(next);
     Node& node = provenance[next];
     node.settled = true;
-    if (node.kind == Node::Kind::Key)
+    if (node.kind == Node::Kind::Key && is_tensor(node.value.get()))
+      use_foreign_tensor(next);
+    else if (node.kind == Node::Kind::Key)
       guards.read_key(node.owner, node.key.get(), node.value.get());
     else if (node.kind == Node::Kind::Cell)
       guards.read_cell(node.owner, node.value.get());
@@ -160,9 +184,78 @@ void Watch::settle(NodeId id) {
       give_up("the call uses a " + type_name(node.value.get()) + " that an unknown function may have changed");
     else if (node.kind == Node::Kind::Holder)
       open.insert(open.end(), node.items.begin(), node.items.end());
+    else if (node.kind == Node::Kind::Symbolic)
+      symbolic_->specialise(*node.symbol);
     else
       open.insert(open.end(), {node.left, node.right});
   }
+}
+
+void Watch::open_numbers(PyObject* callable, const guard::CallArguments& call) {
+  for (auto [index, node] : arguments_.open_numbers()) {
+    int local = handover.local_of(callable, index, call.positional, call.keyword_names);
+    NodeId id = provenance.add_argument(node, call.values[index]);
+    open_numbers_.emplace_back(node, id);
+    if (local >= 0)
+      handover.nodes.emplace_back(local, id);
+    else
+      settle(id);
+  }
+}
+
+void Watch::note_left_open() {
+  for (guard::Opening opening : arguments_.open()) {
+    if (opening.sizes.empty()) {
+      auto same = [&](const auto& number) { return number.first == opening.node; };
+      auto found = std::ranges::find_if(open_numbers_, same);
+      if (found != open_numbers_.end() && !provenance[found->second].settled) left_open.push_back(opening);
+      continue;
+    }
+    std::vector<int> left = symbolic_->open_dimensions(arguments_.seen(opening.node));
+    std::erase_if(opening.sizes, [&](int size) { return std::ranges::find(left, size) == left.end(); });
+    if (!opening.sizes.empty()) left_open.push_back(std::move(opening));
+  }
+}
+
+// ---- sizes and numbers that stay open
+
+std::optional<runtime::NumberId> Watch::symbol_of(NodeId id) {
+  if (!alive() || provenance.is_known(id)) return std::nullopt;
+  if (provenance[id].symbol) return provenance[id].symbol;
+  int overflow = 0;
+  PyObject* value = provenance[id].value.get();
+  bool is_read = provenance[id].kind == Node::Kind::Key || provenance[id].kind == Node::Kind::Cell;
+  bool is_fixed = is_read && !is_open_key(provenance[id].key.get());
+  if (is_fixed || !PyLong_CheckExact(value) || (PyLong_AsLongLongAndOverflow(value, &overflow), overflow)) {
+    settle(id);
+    return std::nullopt;
+  }
+  provenance[id].typed = true;
+  input_registers_.push_back(writer_->node_register(id));
+  return provenance[id].symbol = symbolic_->add_number(value);
+}
+
+bool Watch::is_open_key(PyObject* key) const {
+  return key &&
+         std::ranges::any_of(open_keys_, [&](const py::Ref& open) { return guard::same_value(open.get(), key); });
+}
+
+void Watch::take_truth_of(NodeId id) {
+  Node& node = provenance[id];
+  if (node.kind == Node::Kind::Symbolic) return symbolic_->decide(*node.symbol);
+  node.typed = true;
+  provenance.truths.emplace_back(id, PyObject_IsTrue(node.value.get()) == 1);
+}
+
+void Watch::look_at_tensor(PyObject* value, const What& what) {
+  if (StandIns* again = stand_ins(); again && again->concerns({value}))
+    give_up(what.text() + " looks at a tensor whose sizes may change");
+}
+
+bool Watch::takes_numbers(PyObject* callable) const {
+  if (!stand_ins() || PyType_Check(callable)) return false;
+  runtime::CallKind kind = plug_.classify_call(callable);
+  return kind == runtime::CallKind::TensorOp || kind == runtime::CallKind::Asks || kind == runtime::CallKind::Query;
 }
 
 NodeId Watch::carried(NodeId node, PyObject* found) {
@@ -215,7 +308,8 @@ NodeId Watch::look_up_key(PyObject* dict, PyObject* key) {
     if (write) return written(*write, item_of(dict, key));
   }
   PyObject* value = item_of(dict, key);
-  if (value && may_be_carried(value)) return provenance.add_read(dict, key, value);
+  bool is_open_tensor = value && !open_keys_.empty() && is_tensor(value) && is_open_key(key);
+  if (value && (may_be_carried(value) || is_open_tensor)) return provenance.add_read(dict, key, value);
   if (guards.read_key(dict, key, value)) saw(value);
   return kKnown;
 }
@@ -289,6 +383,7 @@ void Watch::walk(PyObject* value, bool printed) {
     }
     void look_at(PyObject* object) {
       Kind kind = watch.kind_of(Py_TYPE(object));
+      if (kind == Kind::Tensor && printed) watch.look_at_tensor(object, "printing");
       if (kind == Kind::Atom || kind == Kind::Tensor || !watch.alive()) return;
       if (kind == Kind::Identity) {
         if (printed && PyType_Check(object)) watch.read_names(object, &PyType_Type);
@@ -325,7 +420,7 @@ void Watch::walk(PyObject* value, bool printed) {
   };
   if (!alive()) return;
   Kind kind = kind_of(Py_TYPE(value));
-  if (kind == Kind::Atom || kind == Kind::Tensor) return;
+  if (kind == Kind::Atom || (kind == Kind::Tensor && !printed)) return;
   Walk{*this, printed, {}}.visit(value);
 }
 
@@ -352,8 +447,8 @@ void Watch::use_specials(PyTypeObject* type) {
 void Watch::read_truth(PyObject* value) {
   if (value == Py_True || value == Py_False || value == Py_None || !alive()) return;
   switch (kind_of(Py_TYPE(value))) {
-    case Kind::Atom:
-    case Kind::Tensor: break;
+    case Kind::Atom: break;
+    case Kind::Tensor: look_at_tensor(value, "a condition"); break;
     case Kind::Identity:
       if (PyType_Check(value)) guards.read_specials(Py_TYPE(value));
       break;
@@ -385,6 +480,7 @@ void Watch::read_iterable(PyObject* value) {
   if (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(Py_TYPE(value));
   if (kind == Kind::Identity && PyType_Check(value)) return guards.read_specials(Py_TYPE(value));
   if (kind == Kind::Unknown) return give_up("the call iterates over a " + type_name(value));
+  if (kind == Kind::Tensor) look_at_tensor(value, "a loop");
   if (kind != Kind::Instance) read_contents(value);
 }
 

@@ -19,6 +19,7 @@
 #include "runtime/state.h"
 #include "runtime/tensor_plug.h"
 #include "trace/provenance.h"
+#include "trace/stand_ins.h"
 
 namespace magneto::trace {
 
@@ -67,8 +68,13 @@ class Writer;
 
 class Watch {
  public:
+  struct Call;
+
   // `first` and `program` are filled in for the first stretch of the call, others are added behind its cuts.
-  Watch(const guard::Arguments& arguments, guard::Entry* first, program::Program* program);
+  // `open_keys`: names of attributes and the like that were found to hold another number or tensor in each call. With
+  // these, or with arguments that leave something open, sizes and numbers stay open.
+  Watch(const guard::Arguments& arguments, guard::Entry* first, program::Program* program,
+        const std::vector<py::Ref>& open_keys = {});
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -124,10 +130,30 @@ class Watch {
     PyObject* function = nullptr;
     std::vector<std::pair<int, NodeId>> nodes;  // of its local variables
     NodeId stored = kKnown;                     // of what setattr or the like is to store
+    std::vector<NodeId> operands;               // of the arguments of tensor work; empty: none
     NodeId returned = kKnown;
     // For a call of this: the function behind it, if it is written in Python.
     void expect(PyObject* callable);
+    // The local variable of that function that receives an argument; -1: it is not known.
+    int local_of(PyObject* callable, size_t index, size_t positional, PyObject* keyword_names) const;
   } handover;
+  // Those of the numbers that the arguments leave open, for the call that is watched.
+  void open_numbers(PyObject* callable, const guard::CallArguments& call);
+
+  // ---- sizes and numbers that stay open
+
+  // Who does the work on tensors again; null if sizes are what they are.
+  StandIns* stand_ins() const { return alive() ? stand_ins_.get() : nullptr; }
+  // What stands for a number in the recording; none: it is settled.
+  std::optional<runtime::NumberId> symbol_of(NodeId node);
+  // By now it is what it is in this call.
+  bool is_plain(const Node& node) const { return symbolic_->is_plain(*node.symbol); }
+  // Decides about a branch.
+  void take_truth_of(NodeId node);
+  // Something looks at a tensor in a way that stand-ins cannot repeat.
+  void look_at_tensor(PyObject* value, const What& what);
+  // Whether numbers that are open may be passed to it.
+  bool takes_numbers(PyObject* callable) const;
 
   // ---- reads; each is noted before or after the real one is made
 
@@ -138,7 +164,7 @@ class Watch {
   NodeId look_up_global(PyObject* globals, PyObject* builtins, PyObject* name);
   NodeId look_up_cell(PyObject* cell);
   void read_attribute(PyObject* object, PyObject* name) { settle(look_up_attribute(object, name)); }
-  void finish_attribute(PyObject* object, PyObject* name, PyObject* value);
+  NodeId finish_attribute(PyObject* object, PyObject* name, PyObject* value);  // after it
   void read_dict_key(PyObject* dict, PyObject* key) { settle(look_up_key(dict, key)); }
   void read_contents(PyObject* container);                   // items, length and truth; one level
   void read_deep(PyObject* value) { walk(value, false); }    // everything that comparing it would look at
@@ -213,9 +239,10 @@ class Watch {
     Joined,  // all that was watched is in the base
     Added    // to the base
   } outcome = Outcome::Own;
-  std::vector<std::string> breaks;       // why it was cut, and where
-  guard::RootNames roots;                // what the guards of the first stretch start from
-  std::vector<guard::Read> first_reads;  // the guards of the first stretch, which held at its end
+  std::vector<std::string> breaks;        // why it was cut, and where
+  guard::RootNames roots;                 // what the guards of the first stretch start from
+  std::vector<guard::Read> first_reads;   // the guards of the first stretch, which held at its end
+  std::vector<guard::Opening> left_open;  // of what the arguments leave open, what the first stretch did not pin
 
   // ---- the parts of the capture
 
@@ -245,7 +272,7 @@ class Watch {
   bool cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names, How how);
   void describe_frames(program::Exit* exit, uint32_t result, How how);
   void use_foreign_tensor(NodeId node);
-  void add_input(PyObject* tensor, uint32_t number);
+  void add_input(PyObject* tensor, uint32_t number, const std::vector<int>& open);
   bool can_be_put_back(const FrameRun& frame) const;
   void make_opaque();
   bool reaches_opaque(PyObject* object) const;
@@ -254,7 +281,11 @@ class Watch {
   PyObject* call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names,
                          How how = How::Called);
   void fail_from_recording(const std::string& reason);
+  void note_left_open();
+  bool is_open_key(PyObject* key) const;
   void check_tensors_if_any(PyObject* result);
+  PyObject* length_of(PyObject* tensor);
+  void call_again(const Call& call, const std::vector<NodeId>& nodes, runtime::CallKind kind, PyObject* result);
   void finish_tensor_op(PyObject* callable, PyObject* result);
   static std::string place();  // "file.py:12 in forward", or empty
   void walk(PyObject* value, bool printed);
@@ -290,9 +321,14 @@ class Watch {
   program::Cut* last_cut_ = nullptr;
   std::vector<std::shared_ptr<guard::Entry>> fitting_;  // stretches of the base whose guards held behind that cut
   std::vector<PyObject*> held_objects_;                 // by registers, when the stretch begins
-  std::vector<uint32_t> input_registers_;               // of the recording's inputs, behind a cut
-  std::unique_ptr<runtime::TensorChecks> input_checks_;
-  guard::PointerSet foreign_tensors_;  // that unknown functions returned
+  std::vector<uint32_t> input_registers_;    // of the recording's inputs; empty: the tensors among the arguments
+  std::vector<uint32_t> checked_registers_;  // of the tensors among them that are checked, behind a cut
+  std::unique_ptr<runtime::TensorChecks> input_checks_;  // of those
+  const std::vector<py::Ref> open_keys_;
+  runtime::SymbolicRecording* symbolic_ = nullptr;  // the recording, if sizes stay open
+  std::unique_ptr<StandIns> stand_ins_;
+  std::vector<std::pair<size_t, NodeId>> open_numbers_;  // of the arguments, by node there
+  guard::PointerSet foreign_tensors_;                    // that unknown functions returned
   std::unique_ptr<runtime::GlobalState> global_state_;
   guard::PointerMap<Kind> kinds_;
   std::vector<py::Ref> kept_types_;                        // those in kinds_

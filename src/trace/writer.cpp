@@ -89,7 +89,8 @@ void Writer::write_nodes() {
   for (NodeId id = 1; id < nodes.size() && watch_.alive(); ++id) {
     Node::Kind kind = nodes[id].kind;
     bool computes = kind == Node::Kind::Unary || kind == Node::Kind::Binary || kind == Node::Kind::Compare;
-    if (!nodes[id].settled && (computes || nodes[id].typed)) node(id);
+    bool is_read = kind != Node::Kind::Symbolic && nodes[id].typed;
+    if (!nodes[id].settled && (computes || is_read)) node(id);
   }
   for (auto [id, length] : nodes.lengths) program_->emit(Op::CheckLength, length, {node(id)});
   for (auto [id, truth] : nodes.truths)
@@ -128,6 +129,12 @@ uint32_t Writer::node(NodeId id) {
       result = program_->emit(node.kind == Node::Kind::Binary ? Op::Binary : Op::Compare, node.number, {left, right});
       break;
     }
+    case Node::Kind::Argument: result = program_->emit(Op::Argument, node.number); break;
+    case Node::Kind::Symbolic:
+      if (watch_.is_plain(node)) return constant(node.value.get());
+      outputs.push_back({nullptr, *node.symbol});
+      result = program_->emit(Op::Output, static_cast<uint32_t>(outputs.size() - 1));
+      break;
     case Node::Kind::Register: result = node.number; break;
     case Node::Kind::Item: result = program_->emit(Op::LoadItem, node.number, {this->node(node.left)}); break;
     case Node::Kind::Holder: return visit(node.value.get());
@@ -197,6 +204,7 @@ uint32_t Writer::visit(PyObject* value) {
 
 uint32_t Writer::describe(PyObject* value) {
   if (watch_.is_tensor(value)) return tensor(value);
+  if (PyTuple_Check(value) && watch_.provenance.holder(value)) return tuple(value);
   if (guard::is_atom(value) || PyFloat_CheckExact(value)) return constant(value);  // NaN is no atom
   if (PySlice_Check(value)) return slice((PySliceObject*)value);
   int node = arguments_.node_of(value);
@@ -248,7 +256,7 @@ uint32_t Writer::tensor(PyObject* value) {
   std::string why = runtime::tensor_plug().why_not_plain(value);
   if (!why.empty()) return refuse(why);
   if (!watch_.recording->knows(value)) return refuse("a tensor that no recorded operation made");
-  outputs.push_back(value);
+  outputs.push_back({value});
   uint32_t result = in_program(value, Op::Output, static_cast<uint32_t>(outputs.size() - 1));
   tensors.emplace_back(value, result);
   return result;
@@ -284,6 +292,7 @@ uint32_t Writer::older_object(PyObject* value) {
 }
 
 uint32_t Writer::slice(PySliceObject* value) {
+  if (watch_.provenance.holder((PyObject*)value)) return refuse("a slice whose ends may change");
   for (PyObject* part : {value->start, value->stop, value->step})
     if (!guard::is_atom(part)) return refuse("a slice of objects");
   return constant((PyObject*)value);
@@ -326,7 +335,7 @@ uint32_t Writer::tuple(PyObject* value) {
   std::vector<uint32_t> items;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) items.push_back(item(value, i, PyTuple_GET_ITEM(value, i)));
   if (type == &PyTuple_Type) return emit(Op::Tuple, 0, items);
-  if (PyObject_HasAttrString((PyObject*)type, "n_sequence_fields"))
+  if (PyObject_HasAttrString((PyObject*)type, "n_sequence_fields") || runtime::tensor_plug().is_immutable(type))
     return emit(Op::Struct, program_->add_constant((PyObject*)type), items);
   PyObject** slot = mg_dict_slot(value);
   if (!is_python_class(type) || (slot && *slot && PyDict_GET_SIZE(*slot)))

@@ -26,6 +26,8 @@ class Writer {
   // Of a tensor that nobody has recorded.
   uint32_t hold_tensor(NodeId id);
   uint32_t constant(PyObject* value);
+  // Of what a node stands for, before anything has an effect.
+  uint32_t node_register(NodeId id) { return node(id); }
   // All that was passed to the call.
   void hold_arguments();
   // The watch has given up: nothing more is written.
@@ -33,8 +35,8 @@ class Writer {
   // From now on nodes stand for registers.
   void close_nodes();
 
-  // The tensors that the segment has to produce, in the order of its outputs.
-  std::vector<PyObject*> outputs;
+  // The tensors and numbers that the segment has to produce, in order.
+  std::vector<runtime::SegmentOutput> outputs;
   // All tensors that are in registers, and those registers.
   std::vector<std::pair<PyObject*, uint32_t>> tensors;
   // What the call made and the program builds, so that others may change it.

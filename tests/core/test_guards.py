@@ -85,8 +85,8 @@ def test_what_is_only_carried_along_is_not_guarded():
 
 def test_the_variant_that_fits_is_found_again():
     _, ours = both("def f(x): return x * 2")
-    for value in (1, 2, 3, 1, 2, 3):
-        assert ours.call(str(value)) == ("returned", ("int", str(value * 2)))
+    for value in ("a", "b", "c", "a", "b", "c"):
+        assert ours.call(repr(value)) == ("returned", ("str", repr(value * 2)))
     assert len(ours.compiled.variants()) == 3
     assert all(variant["hits"] == 1 for variant in ours.compiled.variants())
 
@@ -94,13 +94,20 @@ def test_the_variant_that_fits_is_found_again():
 def test_the_least_recently_used_variant_is_dropped():
     with worlds.settings(cache_limit=2):
         _, ours = both("def f(x): return x * 2")
-        for value in (1, 2, 1, 3):
-            ours.call(str(value))
+        for value in ("a", "b", "a", "c"):
+            ours.call(repr(value))
         assert len(ours.compiled.variants()) == 2
-        ours.call("1")
+        ours.call("'a'")
         assert sum(variant["hits"] for variant in ours.compiled.variants()) == 2
-        ours.call("2")
+        ours.call("'b'")
         assert sum(variant["hits"] for variant in ours.compiled.variants()) <= 2
+
+
+def test_a_number_that_changes_is_open_from_the_second_capture_on():
+    plain, ours = both("def f(x, k=2): return [x * k, *(x, 1)], x > 3, -x")
+    for value in (1, 2, 9, -4, 10**30, 5, 2.5, 0.5, 7.25, True, 3):
+        assert ours.call(repr(value)) == plain.call(repr(value))
+    assert len(ours.compiled.variants()) == 5  # for 1, for integers, for 2.5, for floats, for True
 
 
 def test_too_many_captures_end_in_eager_calls():

@@ -107,7 +107,7 @@ def test_a_function_that_no_program_fits_any_more_stays_eager_and_says_why():
     with worlds.settings(recapture_limit=5, cache_limit=2):
         plain, ours = (worlds.World("def f(x): return x * 2", compiled) for compiled in (False, True))
         for value in range(400):
-            assert ours.call(str(value)) == plain.call(str(value))
+            assert ours.call(repr(str(value))) == plain.call(repr(str(value)))
         assert ours.compiled.state() == "eager"
         (why,) = ours.compiled.failures()
         assert "recapture_limit" in why

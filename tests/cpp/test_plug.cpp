@@ -33,8 +33,8 @@ TEST(without_torch_a_tensor_is_a_bug) {
   auto recording = tensor_plug().record([](std::string) {});
   CHECK_THROWS(InternalError, recording->add_input(Py_None));
   CHECK_THROWS(InternalError, recording->add_state(Py_None));
-  CHECK_THROWS(InternalError, recording->finish({Py_None}));
-  CHECK_THROWS(InternalError, tensor_plug().tensor_checks()->add(Py_None));
+  CHECK_THROWS(InternalError, recording->finish({{Py_None}}));
+  CHECK_THROWS(InternalError, tensor_plug().tensor_checks()->add(Py_None, {}));
 }
 
 TEST(without_torch_the_global_state_always_holds) {
