@@ -229,6 +229,18 @@ PyObject* mg_new_generator(PyThreadState* thread, PyFunctionObject* function, Py
 // snapshot is used up. NULL: error set.
 PyObject* mg_suspended_generator(PyThreadState* thread, mg_snapshot* snapshot);
 
+// Lets CPython execute one instruction, of which no function of its API does the work: `operands` are on the stack,
+// `results` of them are left. Gives the result, a tuple of several, or None.
+typedef struct {
+  int opcode, arg;
+  int operands, results;
+  PyObject* globals;
+  PyObject* names;  // as in mg_frame_view, or NULL
+  PyObject* name;   // that the argument 0 stands for, or NULL
+} mg_lone_instruction;
+// NULL: error set, and its traceback begins with the frames further in.
+PyObject* mg_run_instruction(PyThreadState* thread, const mg_lone_instruction* instruction, PyObject* const* operands);
+
 // ---- the evaluator
 
 PyObject* mg_eval_default(PyThreadState* thread, mg_frame* frame, int throwing);

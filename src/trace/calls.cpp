@@ -229,23 +229,7 @@ class CallModel {
   }
 
   void read_types() {
-    for (size_t i = 0; i < call_.size(); ++i) read_types_of(call_.args[i]);
-  }
-
-  void read_types_of(PyObject* value) {
-    PyTypeObject* type = Py_TYPE(value);
-    if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
-      watch_.use_specials(type);
-      if (!PyType_Check(value) && !watch_.is_tensor(value) && !watch_.is_fresh(value))
-        watch_.guards.read_instance(value);
-    }
-    if (PyType_Check(value) && (((PyTypeObject*)value)->tp_flags & Py_TPFLAGS_HEAPTYPE))
-      watch_.guards.read_specials((PyTypeObject*)value);
-    if (PyTuple_Check(value))  // of classes
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
-        PyObject* item = PyTuple_GET_ITEM(value, i);
-        if (PyType_Check(item)) read_types_of(item);
-      }
+    for (size_t i = 0; i < call_.size(); ++i) watch_.read_types_of(call_.args[i]);
   }
 
   void before_pop() {
@@ -365,6 +349,29 @@ class CallModel {
   PyObject* self_;
   size_t rest_;
 };
+
+void Watch::read_types_of(PyObject* value) {
+  if (!alive()) return;
+  PyTypeObject* type = Py_TYPE(value);
+  if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+    use_specials(type);
+    if (!PyType_Check(value) && !is_tensor(value) && !is_fresh(value)) guards.read_instance(value);
+  }
+  if (PyType_Check(value) && (((PyTypeObject*)value)->tp_flags & Py_TPFLAGS_HEAPTYPE))
+    guards.read_specials((PyTypeObject*)value);
+  if (PyTuple_Check(value))  // of classes
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
+      PyObject* item = PyTuple_GET_ITEM(value, i);
+      if (PyType_Check(item)) read_types_of(item);
+    }
+}
+
+int Watch::is_instance(PyObject* object, PyObject* type) {
+  read_types_of(object);
+  read_types_of(type);
+  ConsumerScope consumer(*this);
+  return PyObject_IsInstance(object, type);
+}
 
 void Watch::check_tensors_if_any(PyObject* result) {
   if (is_tensor(result)) check_tensors(result, "the call");

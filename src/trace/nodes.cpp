@@ -23,6 +23,8 @@ int operand_count(uint8_t operation, uint32_t arg) {
     case MG_LOOP:
     case MG_MAKE_CELL:
     case MG_COPY_FREE_VARS:
+    case MG_DELETE_GLOBAL:
+    case MG_LOAD_BUILD_CLASS:
     case MG_IMPORT_FROM: return 0;
     case MG_LOAD_ATTR:
     case MG_LOAD_METHOD:
@@ -42,6 +44,7 @@ int operand_count(uint8_t operation, uint32_t arg) {
     case MG_IS_OP:
     case MG_MAP_ADD:
     case MG_SET_FUNCTION_ATTRIBUTE:
+    case MG_MATCH_KEYS:
     case MG_IMPORT_NAME: return 2;
     case MG_LOAD_SUPER_ATTR:
     case MG_BINARY_SLICE: return 3;
@@ -230,6 +233,21 @@ NodeId FrameRun::foreign_tuple_at(PyObject** slot) {
   return PyTuple_Check(*slot) && watch_.provenance.is_foreign(node_at(slot)) ? node_at(slot) : kKnown;
 }
 
+// The instruction looks at the type of the value, or how long it is, but not at what it holds.
+void FrameRun::rely_on_type(PyObject** slot) {
+  NodeId id = node_at(slot);
+  if (id == kKnown || holder_at(slot)) return;
+  bool is_tuple = foreign_tuple_at(slot) != kKnown && PyTuple_CheckExact(*slot);
+  if (is_tuple)
+    watch_.provenance.lengths.emplace_back(id, static_cast<uint32_t>(PyTuple_GET_SIZE(*slot)));
+  if (is_tuple || is_number(*slot)) {
+    watch_.provenance[id].typed = true;
+  } else {
+    watch_.settle(id);
+    set_node(slot, kKnown);
+  }
+}
+
 // A tuple or list that holds such values, taken apart.
 Next FrameRun::unpack_holder(uint32_t count) {
   const Node* holder = holder_at(sp_ - 1);
@@ -321,11 +339,21 @@ Next FrameRun::step_with_nodes(uint8_t operation, uint32_t arg) {
       if (arg && is_number(sp_[-1])) return Next::Go;  // what follows asks it itself
       settle_top(1);
       break;
+    case MG_GET_LEN:
+    case MG_MATCH_SEQUENCE:
+    case MG_MATCH_MAPPING: rely_on_type(sp_ - 1); break;
+    case MG_MATCH_CLASS:
+      settle_top(2);
+      if (PyTuple_GET_SIZE(sp_[-1]))
+        settle_top(3);
+      else
+        rely_on_type(sp_ - 3);
+      break;
     case MG_POP_JUMP_IF_FALSE: return branch_on_node(false, arg);
     case MG_POP_JUMP_IF_TRUE: return branch_on_node(true, arg);
     case MG_POP_JUMP_IF_NONE:
     case MG_POP_JUMP_IF_NOT_NONE:
-      if (NodeId node = node_at(sp_ - 1); node != kKnown)
+      if (NodeId node = node_at(sp_ - 1); node != kKnown && !holder_at(sp_ - 1))
         watch_.provenance[node].typed = true;  // a number, so not None
       set_node(sp_ - 1, kKnown);
       break;

@@ -132,7 +132,8 @@ uint32_t Writer::node(NodeId id) {
     case Node::Kind::Item: result = program_->emit(Op::LoadItem, node.number, {this->node(node.left)}); break;
     case Node::Kind::Holder: return visit(node.value.get());
   }
-  bool is_found = node.kind == Node::Kind::Key || node.kind == Node::Kind::Cell || node.kind == Node::Kind::Register;
+  bool is_found = node.kind == Node::Kind::Key || node.kind == Node::Kind::Cell || node.kind == Node::Kind::Register ||
+                  node.kind == Node::Kind::Item;
   if (node.typed && is_found)  // what is computed follows from that
     program_->emit(Op::CheckType, program_->add_constant((PyObject*)Py_TYPE(node.value.get())), {result});
   return node_registers_[id] = result;
