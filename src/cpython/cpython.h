@@ -94,6 +94,8 @@ ptrdiff_t mg_module_dict_offset(void);
 unsigned int mg_assign_type_version(PyTypeObject* type);
 // The parts of a bound slot wrapper such as super().__getattribute__; false if `object` is not one.
 bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyObject** self);
+// Whether the function is generic.
+bool mg_has_type_parameters(PyFunctionObject* function);
 // The dict behind a functools.lru_cache wrapper; NULL if it is not where it is expected.
 PyObject* mg_lru_cache_dict(PyObject* wrapper);
 

@@ -53,7 +53,8 @@ PyObject* mg_run_instruction(PyThreadState* thread, const mg_lone_instruction* i
   PyCodeObject* code = make_code(instruction);
   PyObject* function = code ? PyFunction_New((PyObject*)code, instruction->globals) : NULL;
   mg_snapshot* snapshot =
-      function ? mg_snapshot_new((PyFunctionObject*)function, code, place_of(instruction), instruction->operands) : NULL;
+      function ? mg_snapshot_new((PyFunctionObject*)function, code, place_of(instruction), instruction->operands)
+               : NULL;
   PyObject* result = NULL;
   if (snapshot) {
     snapshot->names = Py_XNewRef(instruction->names);

@@ -102,8 +102,7 @@ Next FrameRun::match_keys() {
 bool FrameRun::match_attribute(PyTypeObject* type, PyObject* name, PyObject* seen, Parts* parts) {
   PyObject* subject = sp_[-3];
   if (int added = add_once(seen, name); added <= 0) {
-    if (!added)
-      PyErr_Format(PyExc_TypeError, "%s() got multiple sub-patterns for attribute %R", type->tp_name, name);
+    if (!added) PyErr_Format(PyExc_TypeError, "%s() got multiple sub-patterns for attribute %R", type->tp_name, name);
     return false;
   }
   NodeId node = watch_.look_up_attribute(subject, name);

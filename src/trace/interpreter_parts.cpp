@@ -286,8 +286,13 @@ bool is_clause_valid(PyObject* type) {
 
 py::Ref FrameRun::run_alone(int operands, int results, PyObject* name) {
   const mg_instruction& instruction = code_[at_];
-  mg_lone_instruction lone{instruction.opcode, name ? 0 : static_cast<int>(instruction.arg), operands, results,
-                           view_.globals,      view_.names,                                  name};
+  mg_lone_instruction lone{instruction.opcode,
+                           name ? 0 : static_cast<int>(instruction.arg),
+                           operands,
+                           results,
+                           view_.globals,
+                           view_.names,
+                           name};
   return py::Ref::steal(mg_run_instruction(thread_, &lone, sp_ - operands));
 }
 

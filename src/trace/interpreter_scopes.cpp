@@ -219,7 +219,11 @@ Next FrameRun::step_scopes(uint8_t operation, uint32_t arg) {
       Py_DECREF(pop());
       return Next::Go;
     }
-    case MG_TYPE_PARAMETERS: return replace(static_cast<int>(arg), run_alone(static_cast<int>(arg), 1).release());
+    case MG_TYPE_PARAMETERS: {
+      py::Ref made = run_alone(static_cast<int>(arg), 1);
+      if (made && Py_REFCNT(made.get()) == 1) watch_.mark_fresh(made.get());
+      return replace(static_cast<int>(arg), made.release());
+    }
     case MG_LOAD_BUILD_CLASS: return load_build_class();
     default: break;
   }

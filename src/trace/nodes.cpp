@@ -238,8 +238,7 @@ void FrameRun::rely_on_type(PyObject** slot) {
   NodeId id = node_at(slot);
   if (id == kKnown || holder_at(slot)) return;
   bool is_tuple = foreign_tuple_at(slot) != kKnown && PyTuple_CheckExact(*slot);
-  if (is_tuple)
-    watch_.provenance.lengths.emplace_back(id, static_cast<uint32_t>(PyTuple_GET_SIZE(*slot)));
+  if (is_tuple) watch_.provenance.lengths.emplace_back(id, static_cast<uint32_t>(PyTuple_GET_SIZE(*slot)));
   if (is_tuple || is_number(*slot)) {
     watch_.provenance[id].typed = true;
   } else {

@@ -144,8 +144,8 @@ class Watch {
   void read_deep(PyObject* value) { walk(value, false); }    // everything that comparing it would look at
   void read_printed(PyObject* value) { walk(value, true); }  // the same, and the names that repr shows
   void use_specials(PyTypeObject* type);
-  void read_types_of(PyObject* value);                   // which class it has; of a class, its bases
-  int is_instance(PyObject* object, PyObject* type);     // as isinstance; negative: error set
+  void read_types_of(PyObject* value);                // which class it has; of a class, its bases
+  int is_instance(PyObject* object, PyObject* type);  // as isinstance; negative: error set
   void read_truth(PyObject* value);
   void read_iterable(PyObject* value);
   void read_iterator(PyObject* iterator);  // before it is advanced

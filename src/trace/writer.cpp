@@ -338,6 +338,7 @@ uint32_t Writer::tuple(PyObject* value) {
 // One that nobody has renamed or given attributes.
 uint32_t Writer::function(PyFunctionObject* value) {
   auto* code = (PyCodeObject*)value->func_code;
+  if (mg_has_type_parameters(value)) return refuse("a function with type parameters");
   if (value->func_name != code->co_name || value->func_qualname != code->co_qualname ||
       (value->func_dict && PyDict_GET_SIZE(value->func_dict)))
     return refuse("a function with attributes of its own");
