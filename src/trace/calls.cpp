@@ -91,6 +91,14 @@ bool asks_for_number(PyObject* callable, PyObject* argument) {
   return is_number_type && runtime::tensor_plug().is_tensor(argument);
 }
 
+// By next(generator) or generator.send(value): the call gives what the generator yields, and otherwise raises.
+bool resumes_generator(const Call& call, PyObject* self) {
+  std::string_view name = method_name(call.callable);
+  size_t arguments = call.size() - (self || !call.size() ? 0 : 1);
+  bool plain = !call.keyword_names && ((name == "next" && !self && !arguments) || (name == "send" && arguments == 1));
+  return plain && PyGen_CheckExact(self ? self : call.args[0]);
+}
+
 bool is_container(PyObject* object) {
   return PyList_CheckExact(object) || PyDict_CheckExact(object) || PySet_CheckExact(object) ||
          PyTuple_CheckExact(object);
@@ -479,7 +487,11 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     return call.make();
   }
   bool has_effect = effects.size() > effects_before;
-  ConsumerScope consumer(*this);
+  std::optional<ConsumerScope> consumer;
+  if (model == Model::Next && resumes_generator(call, self))
+    handover.generator = self ? self : args[0];
+  else
+    consumer.emplace(*this);
   py::Ref result = py::Ref::steal(call.make());
   if (model == Model::Abc && effects.size() > effects_before)  // it asks once, and remembers the answer
     give_up("the call asks an abstract base class whose answer changes something");

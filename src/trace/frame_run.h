@@ -42,9 +42,9 @@ class FrameRun {
 
   PyCodeObject* code() const { return view_.code; }
   PyObject* function() const { return (PyObject*)view_.function; }
-  bool is_generator() const { return view_.generator != nullptr; }
-  // A watched instruction called the function, and its result is that of the instruction.
-  bool is_direct() const { return returns_node_; }
+  PyObject* generator() const { return view_.generator; }
+  // A watched instruction called the function or resumed the generator, and gets what that returns or yields.
+  bool is_direct() const { return is_direct_; }
   int executing() const { return at_; }
   size_t size() const { return static_cast<size_t>(sp_ - locals_); }
   Value value(size_t slot) const { return {locals_[slot], nodes_[slot]}; }
@@ -203,11 +203,11 @@ class FrameRun {
   PyObject **locals_, **stack_, **sp_;
   PyObject **constants_, **names_;
   PyObject* keyword_names_ = nullptr;
-  SlotNodes nodes_;            // of locals and stack; kKnown above the top
-  int stack_nodes_ = 0;        // how many of the stack have one
-  bool returns_node_ = false;  // to a caller that is watched
-  int pc_;                     // the next instruction
-  int at_ = 0;                 // the one being executed
+  SlotNodes nodes_;      // of locals and stack; kKnown above the top
+  int stack_nodes_ = 0;  // how many of the stack have one
+  bool is_direct_ = false;
+  int pc_;      // the next instruction
+  int at_ = 0;  // the one being executed
   PyObject* result_ = nullptr;
 };
 

@@ -392,11 +392,13 @@ Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
       PyObject* iterator = sp_[-1];
       watch_.read_iterator(iterator);
       std::optional<ConsumerScope> consumer;
-      if (!PyGen_CheckExact(iterator)) consumer.emplace(watch_);
+      bool is_generator = PyGen_CheckExact(iterator);
+      if (!is_generator) consumer.emplace(watch_);
+      watch_.handover.generator = iterator;
       PyObject* item = Py_TYPE(iterator)->tp_iternext(iterator);
       if (item) {
         if (PyTuple_CheckExact(item) && Py_REFCNT(item) == 1) watch_.mark_fresh(item);
-        push(item);
+        push(item, is_generator ? std::exchange(watch_.handover, {}).returned : kKnown);
         return Next::Go;
       }
       if (PyErr_Occurred()) {

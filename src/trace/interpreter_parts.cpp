@@ -386,7 +386,13 @@ Next FrameRun::before_with() {
   if (!exit) return Next::Error;
   sp_[-1] = exit.release();
   py::Ref owned = py::Ref::steal(manager);
-  return push_result(watch_.call(enter.get(), nullptr, 0, nullptr));
+  watch_.handover = {};
+  watch_.handover.expect(enter.get());
+  PyObject* result = watch_.call(enter.get(), nullptr, 0, nullptr);
+  NodeId node = std::exchange(watch_.handover, {}).returned;
+  if (!result) return Next::Error;
+  push(result, node);
+  return Next::Go;
 }
 
 Next FrameRun::send(uint32_t arg) {
@@ -394,10 +400,13 @@ Next FrameRun::send(uint32_t arg) {
   PyObject* receiver = sp_[-1];
   watch_.read_iterator(receiver);
   PyObject* result = nullptr;
+  watch_.handover = {};
+  watch_.handover.generator = receiver;
   PySendResult status = PyIter_Send(receiver, value.get(), &result);
+  NodeId node = std::exchange(watch_.handover, {}).returned;
   if (status == PYGEN_ERROR) return Next::Error;
   if (status == PYGEN_NEXT) {
-    push(result);
+    push(result, PyGen_CheckExact(receiver) ? node : kKnown);
     return Next::Go;
   }
   pc_ = static_cast<int>(arg);
@@ -441,8 +450,12 @@ Next FrameRun::return_value(PyObject* owned, NodeId node) {
 
 Next FrameRun::yield(bool delegates) {
   if (!view_.generator || !PyGen_CheckExact(view_.generator)) return leave("coroutines");
+  NodeId node = is_direct_ ? node_at(sp_ - 1) : kKnown;
+  if (node != kKnown) set_node(sp_ - 1, kKnown);
   settle_frame();
   result_ = pop();
+  watch_.handover = {};
+  watch_.handover.returned = node;
   watch_.leave_function(result_);
   if (mg_is_handled(view_.code, at_)) watch_.open_generators.push_back(view_.generator);
   mg_frame_resume_before(frame_, pc_);
@@ -511,7 +524,7 @@ Next FrameRun::step_rare(uint8_t operation, uint32_t arg) {
     case MG_PUSH_NULL: push(nullptr); return Next::Go;
     case MG_RETURN_GENERATOR: return Next::Generator;
     case MG_RETURN_VALUE: {
-      if (!returns_node_) settle_top(1);
+      if (!is_direct_ || view_.generator) settle_top(1);
       NodeId node = std::exchange(node_at(sp_ - 1), kKnown);
       return return_value(pop(), node);
     }

@@ -90,8 +90,9 @@ bool FrameRun::goes_on() {
 
 void FrameRun::take_nodes() {
   Watch::Handover handed = std::exchange(watch_.handover, {});
-  if (handed.function != (PyObject*)view_.function) return;
-  returns_node_ = true;
+  if (view_.generator) is_direct_ = handed.generator == view_.generator;
+  if (view_.generator || handed.function != (PyObject*)view_.function) return;
+  is_direct_ = true;
   for (auto [local, node] : handed.nodes) nodes_[static_cast<size_t>(local)] = node;
 }
 
@@ -202,9 +203,10 @@ Next FrameRun::branch_on_node(bool jump_if, uint32_t target) {
 // `step` is 2 for keys and values, where only the values may be carried along.
 Next FrameRun::build_holder(uint8_t operation, uint32_t arg, int count, int step, int above) {
   std::vector<NodeId> items;
-  bool any = false;
+  bool any = false, holds_generator = false;
   for (int i = count; i > 0; --i) {
     PyObject** slot = sp_ - above - i;
+    holds_generator |= PyGen_CheckExact(*slot);  // whose end, when it is dropped, would wait for the node
     bool is_key = step == 2 && i % 2 == 0;
     if (is_key) watch_.settle(node_at(slot));
     NodeId node = is_key ? kKnown : node_at(slot);
@@ -215,7 +217,8 @@ Next FrameRun::build_holder(uint8_t operation, uint32_t arg, int count, int step
   }
   Next next = step_variables(operation, arg);
   // Of equal keys only the last counts.
-  bool complete = next == Next::Go && (!PyDict_Check(sp_[-1]) || PyDict_GET_SIZE(sp_[-1]) == (Py_ssize_t)items.size());
+  bool complete = next == Next::Go && !holds_generator &&
+                  (!PyDict_Check(sp_[-1]) || PyDict_GET_SIZE(sp_[-1]) == (Py_ssize_t)items.size());
   if (any && complete)
     set_node(sp_ - 1, watch_.provenance.add_holder(sp_[-1], std::move(items)));
   else

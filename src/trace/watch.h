@@ -122,6 +122,7 @@ class Watch {
   // From a call to the frame of the function that is called, and back.
   struct Handover {
     PyObject* function = nullptr;
+    PyObject* generator = nullptr;              // that is resumed, in place of a function
     std::vector<std::pair<int, NodeId>> nodes;  // of its local variables
     NodeId stored = kKnown;                     // of what setattr or the like is to store
     NodeId returned = kKnown;
