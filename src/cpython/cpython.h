@@ -94,6 +94,8 @@ ptrdiff_t mg_module_dict_offset(void);
 unsigned int mg_assign_type_version(PyTypeObject* type);
 // The parts of a bound slot wrapper such as super().__getattribute__; false if `object` is not one.
 bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyObject** self);
+// Whether the function is generic.
+bool mg_has_type_parameters(PyFunctionObject* function);
 // The dict behind a functools.lru_cache wrapper; NULL if it is not where it is expected.
 PyObject* mg_lru_cache_dict(PyObject* wrapper);
 
@@ -228,6 +230,18 @@ PyObject* mg_new_generator(PyThreadState* thread, PyFunctionObject* function, Py
 // A generator or coroutine that is suspended at the snapshot, whose stack lacks the value that will be sent. The
 // snapshot is used up. NULL: error set.
 PyObject* mg_suspended_generator(PyThreadState* thread, mg_snapshot* snapshot);
+
+// Lets CPython execute one instruction, of which no function of its API does the work: `operands` are on the stack,
+// `results` of them are left. Gives the result, a tuple of several, or None.
+typedef struct {
+  int opcode, arg;
+  int operands, results;
+  PyObject* globals;
+  PyObject* names;  // as in mg_frame_view, or NULL
+  PyObject* name;   // that the argument 0 stands for, or NULL
+} mg_lone_instruction;
+// NULL: error set, and its traceback begins with the frames further in.
+PyObject* mg_run_instruction(PyThreadState* thread, const mg_lone_instruction* instruction, PyObject* const* operands);
 
 // ---- the evaluator
 

@@ -257,3 +257,12 @@ PyObject* mg_lru_cache_dict(PyObject* wrapper) {
   Py_XDECREF(function);
   return as_expected && lru->cache && PyDict_CheckExact(lru->cache) ? lru->cache : NULL;
 }
+
+bool mg_has_type_parameters(PyFunctionObject* function) {
+#if PY_VERSION_HEX >= 0x030c0000
+  return function->func_typeparams != NULL;
+#else
+  (void)function;
+  return false;
+#endif
+}

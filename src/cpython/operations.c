@@ -46,6 +46,9 @@ static const row table[256] = {
     [UNARY_POSITIVE] = {MG_UNARY_POSITIVE},
     [LIST_TO_TUPLE] = {MG_LIST_TO_TUPLE},
     [PRECALL] = {MG_NOP},  // CALL does it all
+    [LOAD_CLASSDEREF] = {MG_LOAD_CLASSDEREF},
+    [PREP_RERAISE_STAR] = {MG_PREP_RERAISE_STAR},
+    [IMPORT_STAR] = {MG_IMPORT_STAR, kDropped},
 #else
     [POP_JUMP_IF_FALSE] = {MG_POP_JUMP_IF_FALSE, kTarget},
     [POP_JUMP_IF_TRUE] = {MG_POP_JUMP_IF_TRUE, kTarget},
@@ -60,6 +63,9 @@ static const row table[256] = {
     [BINARY_SLICE] = {MG_BINARY_SLICE},
     [STORE_SLICE] = {MG_STORE_SLICE},
     [RETURN_CONST] = {MG_RETURN_CONST},
+    [LOAD_LOCALS] = {MG_LOAD_LOCALS},
+    [LOAD_FROM_DICT_OR_GLOBALS] = {MG_LOAD_FROM_DICT_OR_GLOBALS},
+    [LOAD_FROM_DICT_OR_DEREF] = {MG_LOAD_FROM_DICT_OR_DEREF},
 #endif
 #if PY_VERSION_HEX >= 0x030c0000 && PY_VERSION_HEX < 0x030d0000
     [FOR_ITER] = {MG_FOR_ITER, kBehindOne},      // END_FOR
@@ -102,6 +108,12 @@ static mg_operation intrinsic(uint32_t number) {
     case INTRINSIC_UNARY_POSITIVE: return MG_UNARY_POSITIVE;
     case INTRINSIC_LIST_TO_TUPLE: return MG_LIST_TO_TUPLE;
     case INTRINSIC_STOPITERATION_ERROR: return MG_STOP_ITERATION_ERROR;
+    case INTRINSIC_IMPORT_STAR: return MG_IMPORT_STAR;
+    case INTRINSIC_TYPEVAR:
+    case INTRINSIC_PARAMSPEC:
+    case INTRINSIC_TYPEVARTUPLE:
+    case INTRINSIC_SUBSCRIPT_GENERIC:
+    case INTRINSIC_TYPEALIAS: return MG_TYPE_PARAMETERS;
     default: return MG_UNKNOWN;
   }
 }
@@ -114,7 +126,14 @@ static void translate_one(mg_instruction* instruction) {
   switch (instruction->opcode) {
     case RESUME: instruction->operand = arg & 3; break;
 #if PY_VERSION_HEX >= 0x030c0000
-    case CALL_INTRINSIC_1: instruction->operation = intrinsic(arg); break;
+    case CALL_INTRINSIC_1:
+      instruction->operation = intrinsic(arg);
+      instruction->operand = 1;
+      break;
+    case CALL_INTRINSIC_2:
+      instruction->operation = arg == INTRINSIC_PREP_RERAISE_STAR ? MG_PREP_RERAISE_STAR : MG_TYPE_PARAMETERS;
+      instruction->operand = 2;
+      break;
     case LOAD_ATTR:
       instruction->operation = arg & 1 ? MG_LOAD_METHOD : MG_LOAD_ATTR;
       instruction->operand = arg >> 1;

@@ -249,6 +249,15 @@ static void take_result(mg_frame* frame, mg_snapshot* snapshot, outcome inner) {
   mg_frame_resume_before(frame, next);
 }
 
+// next() and send() say so that a generator has returned.
+static void stop_iteration(PyObject* owned) {
+  if (owned == Py_None)
+    PyErr_SetNone(PyExc_StopIteration);
+  else
+    _PyGen_SetStopIterationValue(owned);
+  Py_DECREF(owned);
+}
+
 static outcome run_from(plan* p, int position, bool throwing);
 
 // Brings a filled frame to where CPython can go on. False: an error leaves it.
@@ -260,8 +269,11 @@ static bool prepare(plan* p, int position, mg_snapshot* snapshot, mg_frame* fram
   }
   EXECUTING(frame) = _PyCode_CODE(snapshot->code) + snapshot->index;
   link_frame(p->thread, frame);
+  bool is_call = result_of(&mg_decoded(snapshot->code)[snapshot->index]) == kPushed;
+  bool is_next = is_call && stands_in_generator(p->chain[position + 1]->code, p->chain[position + 1]->index);
   outcome inner = run_from(p, position + 1, throwing);
   unlink_frame(p->thread, frame);
+  if (inner.value && inner.returned && is_next) stop_iteration(move(&inner.value));
   if (!inner.value) return handle(p->thread, frame, snapshot->index);
   take_result(frame, snapshot, inner);
   return true;

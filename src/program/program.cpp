@@ -293,6 +293,7 @@ PyObject* Program::leave(const Exit& exit, Registers& registers) const {
     if (!ready) break;
     mg_snapshot* snapshot = stand(frame.at, r[frame.function], frame.slots, r);
     ready = snapshot != nullptr;
+    if (ready && frame.generator != kNoRegister) snapshot->generator = Py_NewRef(r[frame.generator]);
     if (ready) chain.push_back(snapshot);
   }
   if (!ready) {
@@ -441,7 +442,11 @@ PyObject* Program::build_function(const CodePlace& place, const uint32_t* operan
 
 PyObject* Program::build_generator(const Instruction& instruction, PyObject* const* registers) const {
   std::span operands(operands_.data() + instruction.first_operand, instruction.operand_count);
-  mg_snapshot* snapshot = stand(places_[instruction.index], registers[operands[0]], operands.subspan(1), registers);
+  const CodePlace& place = places_[instruction.index];
+  PyObject* function = registers[operands[0]];
+  if (place.index == kNowhere)
+    return mg_new_generator(PyThreadState_Get(), (PyFunctionObject*)function, (PyCodeObject*)place.code.get());
+  mg_snapshot* snapshot = stand(place, function, operands.subspan(1), registers);
   return snapshot ? mg_suspended_generator(PyThreadState_Get(), snapshot) : nullptr;
 }
 

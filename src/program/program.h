@@ -54,7 +54,7 @@ enum class Op : uint8_t {
   BoundMethod,      // the same for a method that is written in C
   Function,         // index: the code; operands: globals, defaults, keyword defaults, annotations, closure, or none
   Iterator,         // index: its state; operands: what it refers to
-  Generator,        // index: where it is suspended; operands: the function, then its slots
+  Generator,        // index: where it is suspended, or nowhere: a frame will be its own; operands: the function, slots
   SetAttribute,     // operands: an object and the value; index: the constant that is the name
   DeleteAttribute,  // operands: an object; index: the constant that is the name
   SetItem,          // operands: a container, a key and the value
@@ -97,6 +97,8 @@ struct IteratorState {
   }
 };
 
+constexpr int32_t kNowhere = -1;
+
 // Code, and an instruction of it.
 struct CodePlace {
   py::Ref code;
@@ -108,8 +110,9 @@ struct CodePlace {
 // A frame of the call, to be put back.
 struct FrameState {
   uint32_t function;
-  CodePlace at;                 // the instruction that comes next; in outer frames, the call that is under way
-  std::vector<uint32_t> slots;  // locals, then the stack; kNoRegister: empty
+  CodePlace at;                      // the instruction that comes next; in outer frames, the call that is under way
+  std::vector<uint32_t> slots;       // locals, then the stack; kNoRegister: empty
+  uint32_t generator = kNoRegister;  // whose frame it is
 
   bool operator==(const FrameState&) const = default;
 };

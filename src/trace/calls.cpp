@@ -93,6 +93,14 @@ bool asks_for_number(PyObject* callable, PyObject* argument) {
   return is_number_type && runtime::tensor_plug().is_tensor(argument);
 }
 
+// By next(generator) or generator.send(value): the call gives what the generator yields, and otherwise raises.
+bool resumes_generator(const Call& call, PyObject* self) {
+  std::string_view name = method_name(call.callable);
+  size_t arguments = call.size() - (self || !call.size() ? 0 : 1);
+  bool plain = !call.keyword_names && ((name == "next" && !self && !arguments) || (name == "send" && arguments == 1));
+  return plain && PyGen_CheckExact(self ? self : call.args[0]);
+}
+
 bool is_container(PyObject* object) {
   return PyList_CheckExact(object) || PyDict_CheckExact(object) || PySet_CheckExact(object) ||
          PyTuple_CheckExact(object);
@@ -241,23 +249,7 @@ class CallModel {
   }
 
   void read_types() {
-    for (size_t i = 0; i < call_.size(); ++i) read_types_of(call_.args[i]);
-  }
-
-  void read_types_of(PyObject* value) {
-    PyTypeObject* type = Py_TYPE(value);
-    if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
-      watch_.use_specials(type);
-      if (!PyType_Check(value) && !watch_.is_tensor(value) && !watch_.is_fresh(value))
-        watch_.guards.read_instance(value);
-    }
-    if (PyType_Check(value) && (((PyTypeObject*)value)->tp_flags & Py_TPFLAGS_HEAPTYPE))
-      watch_.guards.read_specials((PyTypeObject*)value);
-    if (PyTuple_Check(value))  // of classes
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
-        PyObject* item = PyTuple_GET_ITEM(value, i);
-        if (PyType_Check(item)) read_types_of(item);
-      }
+    for (size_t i = 0; i < call_.size(); ++i) watch_.read_types_of(call_.args[i]);
   }
 
   void before_pop() {
@@ -377,6 +369,29 @@ class CallModel {
   PyObject* self_;
   size_t rest_;
 };
+
+void Watch::read_types_of(PyObject* value) {
+  if (!alive()) return;
+  PyTypeObject* type = Py_TYPE(value);
+  if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+    use_specials(type);
+    if (!PyType_Check(value) && !is_tensor(value) && !is_fresh(value)) guards.read_instance(value);
+  }
+  if (PyType_Check(value) && (((PyTypeObject*)value)->tp_flags & Py_TPFLAGS_HEAPTYPE))
+    guards.read_specials((PyTypeObject*)value);
+  if (PyTuple_Check(value))  // of classes
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
+      PyObject* item = PyTuple_GET_ITEM(value, i);
+      if (PyType_Check(item)) read_types_of(item);
+    }
+}
+
+int Watch::is_instance(PyObject* object, PyObject* type) {
+  read_types_of(object);
+  read_types_of(type);
+  ConsumerScope consumer(*this);
+  return PyObject_IsInstance(object, type);
+}
 
 void Watch::check_tensors_if_any(PyObject* result) {
   if (is_tensor(result)) check_tensors(result, "the call");
@@ -506,7 +521,11 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     return call.make();
   }
   bool has_effect = effects.size() > effects_before;
-  ConsumerScope consumer(*this);
+  std::optional<ConsumerScope> consumer;
+  if (model == Model::Next && resumes_generator(call, self))
+    handover.generator = self ? self : args[0];
+  else
+    consumer.emplace(*this);
   py::Ref result = py::Ref::steal(call.make());
   if (model == Model::Abc && effects.size() > effects_before)  // it asks once, and remembers the answer
     give_up("the call asks an abstract base class whose answer changes something");

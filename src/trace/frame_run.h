@@ -42,9 +42,9 @@ class FrameRun {
 
   PyCodeObject* code() const { return view_.code; }
   PyObject* function() const { return (PyObject*)view_.function; }
-  bool is_generator() const { return view_.generator != nullptr; }
-  // A watched instruction called the function, and its result is that of the instruction.
-  bool is_direct() const { return returns_node_; }
+  PyObject* generator() const { return view_.generator; }
+  // A watched instruction called the function or resumed the generator, and gets what that returns or yields.
+  bool is_direct() const { return is_direct_; }
   int executing() const { return at_; }
   size_t size() const { return static_cast<size_t>(sp_ - locals_); }
   Value value(size_t slot) const { return {locals_[slot], nodes_[slot]}; }
@@ -64,6 +64,8 @@ class FrameRun {
   Next step_build(uint8_t operation, uint32_t arg);
   Next step_flow(uint8_t operation, uint32_t arg);
   Next step_rare(uint8_t operation, uint32_t arg);
+  Next step_match(uint8_t operation, uint32_t arg);
+  Next step_scopes(uint8_t operation, uint32_t arg);
   bool handle_error(bool add_traceback);
   void add_traceback();
 
@@ -113,6 +115,7 @@ class FrameRun {
   Next build_holder(uint8_t operation, uint32_t arg, int count, int step, int above);
   const Node* holder_at(PyObject** slot);
   NodeId foreign_tuple_at(PyObject** slot);
+  void rely_on_type(PyObject** slot);
   Next unpack_holder(uint32_t count);
   Next take_from_holder();
   bool are_followed(int operands) const;
@@ -157,8 +160,40 @@ class FrameRun {
   Next make_function(uint32_t flags);
   Next raise(uint32_t arg);
   Next import(PyObject* name);
+  py::Ref module_name(PyObject* name, long level);
+  Next import_from(PyObject* name);
+  Next import_missing(PyObject* name);
+  Next undefined(PyObject* name);
+  Next unbound(uint32_t variable);
+  bool has_plain_globals() const { return PyDict_CheckExact(view_.globals) && PyDict_CheckExact(view_.builtins); }
+  PyObject* find_global(PyObject* name, NodeId* node);
+  bool find_name(PyObject* names, PyObject* name, py::Ref* found);
+  Next load_name(PyObject* names, PyObject* name);
+  Next load_from_names_or_cell(PyObject* names, uint32_t cell);
+  Next store_name(PyObject* name);
+  Next delete_name(PyObject* name);
+  Next delete_global(PyObject* name);
+  Next set_up_annotations();
+  Next load_build_class();
+  // CPython runs the current instruction on the operands, which stay. The result, or a tuple of several; null: error
+  // set.
+  py::Ref run_alone(int operands, int results, PyObject* name = nullptr);
+  Next split_group();
+  Next join_groups();
+  void mark_groups(PyObject* exception);
   Next before_with();
+  // What the sub-patterns of a pattern are matched with.
+  using Parts = std::vector<std::pair<py::Ref, NodeId>>;
+  Next push_parts(Parts parts);
+  Next match_flag(unsigned long flag);
+  Next get_length();
+  Next match_keys();
+  bool get_values(PyObject* subject, PyObject* keys, Parts* parts);
+  Next match_class(uint32_t positional);
+  bool match_attributes(PyTypeObject* type, PyObject* names, uint32_t positional, Parts* parts);
+  bool match_attribute(PyTypeObject* type, PyObject* name, PyObject* seen, Parts* parts);
   Next binary(uint32_t arg);
+  Next dict_update(uint32_t arg);
   Next dict_merge(uint32_t arg);
   Next send(uint32_t arg);
   Next cleanup_throw();
@@ -177,11 +212,11 @@ class FrameRun {
   PyObject **locals_, **stack_, **sp_;
   PyObject **constants_, **names_;
   PyObject* keyword_names_ = nullptr;
-  SlotNodes nodes_;            // of locals and stack; kKnown above the top
-  int stack_nodes_ = 0;        // how many of the stack have one
-  bool returns_node_ = false;  // to a caller that is watched
-  int pc_;                     // the next instruction
-  int at_ = 0;                 // the one being executed
+  SlotNodes nodes_;      // of locals and stack; kKnown above the top
+  int stack_nodes_ = 0;  // how many of the stack have one
+  bool is_direct_ = false;
+  int pc_;      // the next instruction
+  int at_ = 0;  // the one being executed
   PyObject* result_ = nullptr;
 };
 

@@ -73,7 +73,7 @@ Next FrameRun::step_variables(uint8_t operation, uint32_t arg) {
     case MG_RESUME: return arg < 2 ? look_up() : Next::Go;  // while a generator delegates, the inner one looks up
     case MG_LOAD_FAST: {
       PyObject* value = locals_[arg];
-      if (!value) return leave("a read of an unbound local variable");
+      if (!value) return unbound(arg);
       push(Py_NewRef(value), nodes_[arg]);
       return Next::Go;
     }
@@ -93,7 +93,7 @@ Next FrameRun::step_variables(uint8_t operation, uint32_t arg) {
     }
     case MG_DELETE_FAST: {
       PyObject* old = locals_[arg];
-      if (!old) return leave("the deletion of an unbound local variable");
+      if (!old) return unbound(arg);
       locals_[arg] = nullptr;
       nodes_[arg] = kKnown;
       Py_DECREF(old);
@@ -101,13 +101,10 @@ Next FrameRun::step_variables(uint8_t operation, uint32_t arg) {
     }
     case MG_LOAD_CONST: push(Py_NewRef(constants_[arg])); return Next::Go;
     case MG_LOAD_GLOBAL: {
-      PyObject* name = names_[arg >> 1];
-      if (!PyDict_CheckExact(view_.globals) || !PyDict_CheckExact(view_.builtins)) return leave("unusual globals");
-      NodeId node = watch_.look_up_global(view_.globals, view_.builtins, name);
-      if (!watch_.alive()) return Next::Leave;
-      PyObject* value = PyDict_GetItemWithError(view_.globals, name);
-      if (!value) value = PyDict_GetItemWithError(view_.builtins, name);
-      if (!value) return leave("a read of an undefined global variable");
+      if (!has_plain_globals()) return leave("unusual globals");
+      NodeId node = kKnown;
+      PyObject* value = find_global(names_[arg >> 1], &node);
+      if (!value) return PyErr_Occurred() ? Next::Error : undefined(names_[arg >> 1]);
       if (arg & 1)
         push_callable(Py_NewRef(value), node);
       else
@@ -148,9 +145,9 @@ Next FrameRun::step_variables(uint8_t operation, uint32_t arg) {
     }
     case MG_LOAD_DEREF: {
       PyObject* value = PyCell_GET(locals_[arg]);
-      if (!value) return leave("a read of an unbound variable");
       watch_.settle(nodes_[arg]);
       NodeId node = watch_.look_up_cell(locals_[arg]);
+      if (!value) return unbound(arg);
       push(Py_NewRef(value), node);
       return Next::Go;
     }
@@ -165,13 +162,17 @@ Next FrameRun::step_variables(uint8_t operation, uint32_t arg) {
     }
     case MG_DELETE_DEREF: {
       PyObject* old = PyCell_GET(locals_[arg]);
-      if (!old) return leave("the deletion of an unbound variable");
       watch_.settle(nodes_[arg]);
+      if (!old) {
+        watch_.settle(watch_.look_up_cell(locals_[arg]));
+        return unbound(arg);
+      }
       watch_.write_cell(locals_[arg], {nullptr});
       PyCell_SET(locals_[arg], nullptr);
       Py_DECREF(old);
       return Next::Go;
     }
+    case MG_DELETE_GLOBAL: return delete_global(names_[arg]);
     default: return step_build(operation, arg);
   }
 }
@@ -452,11 +453,13 @@ Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
       PyObject* iterator = sp_[-1];
       watch_.read_iterator(iterator);
       std::optional<ConsumerScope> consumer;
-      if (!PyGen_CheckExact(iterator)) consumer.emplace(watch_);
+      bool is_generator = PyGen_CheckExact(iterator);
+      if (!is_generator) consumer.emplace(watch_);
+      watch_.handover.generator = iterator;
       PyObject* item = Py_TYPE(iterator)->tp_iternext(iterator);
       if (item) {
         if (PyTuple_CheckExact(item) && Py_REFCNT(item) == 1) watch_.mark_fresh(item);
-        push(item);
+        push(item, is_generator ? std::exchange(watch_.handover, {}).returned : kKnown);
         return Next::Go;
       }
       if (PyErr_Occurred()) {

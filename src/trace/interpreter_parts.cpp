@@ -1,4 +1,4 @@
-// The instructions that build objects, handle exceptions, import, and serve generators.
+// The instructions that build objects, handle exceptions, and serve generators.
 
 #include <vector>
 
@@ -19,6 +19,25 @@ Next FrameRun::list_extend(uint32_t arg) {
     PyErr_Clear();
     PyErr_Format(PyExc_TypeError, "Value after * must be an iterable, not %.200s", Py_TYPE(iterable.get())->tp_name);
   }
+  return Next::Error;
+}
+
+Next FrameRun::dict_update(uint32_t arg) {
+  static PyObject* keys_name = PyUnicode_InternFromString("keys");
+  PyTypeObject* type = Py_TYPE(sp_[-1]);
+  bool is_dict = PyDict_Check(sp_[-1]);
+  if (!is_dict && (watch_.kind_of(type) != Kind::Instance || !_PyType_Lookup(type, keys_name)))
+    return leave("{**x} with something that is no mapping");
+  py::Ref from = pop_ref();
+  watch_.read_iterable(from.get());
+  if (!is_dict)
+    watch_.read_attribute(from.get(), keys_name);
+  else if (!mg_has_only_text_keys(from.get()))
+    watch_.read_deep(from.get());  // __eq__ and __hash__ of the keys
+  ConsumerScope consumer(watch_);
+  if (PyDict_Update(sp_[-static_cast<int>(arg)], from.get()) == 0) return Next::Go;
+  if (PyErr_ExceptionMatches(PyExc_AttributeError))
+    PyErr_Format(PyExc_TypeError, "'%.200s' object is not a mapping", type->tp_name);
   return Next::Error;
 }
 
@@ -150,13 +169,7 @@ Next FrameRun::step_build(uint8_t operation, uint32_t arg) {
       ConsumerScope consumer(watch_);
       return mg_set_update(sp_[-static_cast<int>(arg)], iterable.get()) ? Next::Go : Next::Error;
     }
-    case MG_DICT_UPDATE: {
-      if (!PyDict_Check(sp_[-1])) return leave("{**x} with something that is no dict");
-      py::Ref from = pop_ref();
-      watch_.read_iterable(from.get());
-      if (!mg_has_only_text_keys(from.get())) watch_.read_deep(from.get());  // __eq__ and __hash__ of the keys
-      return PyDict_Update(sp_[-static_cast<int>(arg)], from.get()) < 0 ? Next::Error : Next::Go;
-    }
+    case MG_DICT_UPDATE: return dict_update(arg);
     case MG_DICT_MERGE: return dict_merge(arg);
     case MG_LIST_APPEND: {
       py::Ref value = pop_ref();
@@ -258,7 +271,30 @@ Next FrameRun::unpack_with_star(uint32_t arg) {
   return Next::Go;
 }
 
-// ---- exceptions, with, imports, generators
+// ---- exceptions, with, generators
+
+namespace {
+
+bool is_clause_valid(PyObject* type) {
+  if (!PyTuple_Check(type)) return PyExceptionClass_Check(type);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type); ++i)
+    if (!PyExceptionClass_Check(PyTuple_GET_ITEM(type, i))) return false;
+  return true;
+}
+
+}  // namespace
+
+py::Ref FrameRun::run_alone(int operands, int results, PyObject* name) {
+  const mg_instruction& instruction = code_[at_];
+  mg_lone_instruction lone{instruction.opcode,
+                           name ? 0 : static_cast<int>(instruction.arg),
+                           operands,
+                           results,
+                           view_.globals,
+                           view_.names,
+                           name};
+  return py::Ref::steal(mg_run_instruction(thread_, &lone, sp_ - operands));
+}
 
 Next FrameRun::raise(uint32_t arg) {
   if (arg == 0) {
@@ -303,6 +339,35 @@ Next FrameRun::raise(uint32_t arg) {
   return Next::Error;
 }
 
+// except*: the groups that a clause takes, and what is left for the next one.
+Next FrameRun::split_group() {
+  if (!is_clause_valid(sp_[-1])) return leave("an except* clause with something that is no exception class");
+  watch_.read_types_of(sp_[-2]);
+  py::Ref both = run_alone(2, 2);
+  if (!both) return Next::Error;
+  PyObject *rest = PyTuple_GET_ITEM(both.get(), 0), *match = PyTuple_GET_ITEM(both.get(), 1);
+  mark_groups(rest);
+  mark_groups(match);
+  replace(2, Py_NewRef(rest));
+  push(Py_NewRef(match));
+  return Next::Go;
+}
+
+// What an except* statement raises in the end, or None.
+Next FrameRun::join_groups() {
+  py::Ref raised = run_alone(2, 1);
+  if (raised) mark_groups(raised.get());
+  return replace(2, raised.release());
+}
+
+// Groups are split into new ones of the same exceptions.
+void FrameRun::mark_groups(PyObject* exception) {
+  if (!PyObject_TypeCheck(exception, (PyTypeObject*)PyExc_BaseExceptionGroup)) return;
+  watch_.mark_fresh(exception);
+  PyObject* inner = ((PyBaseExceptionGroupObject*)exception)->excs;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inner); ++i) mark_groups(PyTuple_GET_ITEM(inner, i));
+}
+
 Next FrameRun::before_with() {
   static PyObject* enter_name = PyUnicode_InternFromString("__enter__");
   static PyObject* exit_name = PyUnicode_InternFromString("__exit__");
@@ -321,33 +386,13 @@ Next FrameRun::before_with() {
   if (!exit) return Next::Error;
   sp_[-1] = exit.release();
   py::Ref owned = py::Ref::steal(manager);
-  return push_result(watch_.call(enter.get(), nullptr, 0, nullptr));
-}
-
-Next FrameRun::import(PyObject* name) {
-  PyObject *from = sp_[-1], *level = sp_[-2];
-  PyObject* modules = PyImport_GetModuleDict();
-  static PyObject* hook_name = PyUnicode_InternFromString("__import__");
-  if (!PyDict_CheckExact(view_.globals) || !PyDict_CheckExact(view_.builtins)) return leave("unusual globals");
-  PyObject* hook = PyDict_GetItemWithError(view_.builtins, hook_name);
-  watch_.read_dict_key(view_.builtins, hook_name);
-  if (!hook || !PyCFunction_Check(hook)) return leave("an import through a replaced __import__");
-  uint64_t before = mg_dict_version(modules);
-  PyObject* module;
-  {
-    runtime::PauseWatch pause;
-    module =
-        PyImport_ImportModuleLevelObject(name, view_.globals, Py_None, from, static_cast<int>(PyLong_AsLong(level)));
-  }
-  if (module) {
-    if (mg_dict_version(modules) != before) watch_.give_up("the call imports a module for the first time");
-    if (!PyModule_Check(module)) watch_.give_up("the call imports something that is no module");
-    py::Ref full = py::Ref::steal(watch_.alive() ? PyModule_GetNameObject(module) : nullptr);
-    if (!full) PyErr_Clear();
-    if (full) watch_.read_dict_key(modules, full.get());
-    watch_.read_dict_key(modules, name);
-  }
-  return replace(2, module);
+  watch_.handover = {};
+  watch_.handover.expect(enter.get());
+  PyObject* result = watch_.call(enter.get(), nullptr, 0, nullptr);
+  NodeId node = std::exchange(watch_.handover, {}).returned;
+  if (!result) return Next::Error;
+  push(result, node);
+  return Next::Go;
 }
 
 Next FrameRun::send(uint32_t arg) {
@@ -355,10 +400,13 @@ Next FrameRun::send(uint32_t arg) {
   PyObject* receiver = sp_[-1];
   watch_.read_iterator(receiver);
   PyObject* result = nullptr;
+  watch_.handover = {};
+  watch_.handover.generator = receiver;
   PySendResult status = PyIter_Send(receiver, value.get(), &result);
+  NodeId node = std::exchange(watch_.handover, {}).returned;
   if (status == PYGEN_ERROR) return Next::Error;
   if (status == PYGEN_NEXT) {
-    push(result);
+    push(result, PyGen_CheckExact(receiver) ? node : kKnown);
     return Next::Go;
   }
   pc_ = static_cast<int>(arg);
@@ -402,8 +450,12 @@ Next FrameRun::return_value(PyObject* owned, NodeId node) {
 
 Next FrameRun::yield(bool delegates) {
   if (!view_.generator || !PyGen_CheckExact(view_.generator)) return leave("coroutines");
+  NodeId node = is_direct_ ? node_at(sp_ - 1) : kKnown;
+  if (node != kKnown) set_node(sp_ - 1, kKnown);
   settle_frame();
   result_ = pop();
+  watch_.handover = {};
+  watch_.handover.returned = node;
   watch_.leave_function(result_);
   if (mg_is_handled(view_.code, at_)) watch_.open_generators.push_back(view_.generator);
   mg_frame_resume_before(frame_, pc_);
@@ -431,17 +483,12 @@ Next FrameRun::step_rare(uint8_t operation, uint32_t arg) {
       return Next::Go;
     }
     case MG_CHECK_EXC_MATCH: {
-      PyObject* type = sp_[-1];
-      bool valid = PyExceptionClass_Check(type);
-      if (PyTuple_Check(type)) {
-        valid = true;
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type); ++i)
-          valid &= PyExceptionClass_Check(PyTuple_GET_ITEM(type, i));
-      }
-      if (!valid) return leave("an except clause with something that is no exception class");
-      int matches = PyErr_GivenExceptionMatches(sp_[-2], type);
+      if (!is_clause_valid(sp_[-1])) return leave("an except clause with something that is no exception class");
+      int matches = PyErr_GivenExceptionMatches(sp_[-2], sp_[-1]);
       return replace(1, Py_NewRef(matches ? Py_True : Py_False));
     }
+    case MG_CHECK_EG_MATCH: return split_group();
+    case MG_PREP_RERAISE_STAR: return join_groups();
     case MG_RERAISE: {
       if (arg) *view_.executing = view_.first_code_unit + PyLong_AsLong(sp_[-static_cast<int>(arg) - 1]);
       PyObject* value = pop();
@@ -456,17 +503,6 @@ Next FrameRun::step_rare(uint8_t operation, uint32_t arg) {
       py::Ref traceback = py::Ref::steal(PyException_GetTraceback(value));
       PyObject* args[] = {(PyObject*)Py_TYPE(value), value, traceback ? traceback.get() : Py_None};
       return push_result(watch_.call(exit, args, 3, nullptr));
-    }
-    case MG_IMPORT_NAME: return import(names_[arg]);
-    case MG_IMPORT_FROM: {
-      PyObject *module = sp_[-1], *value = nullptr;
-      if (!PyModule_Check(module)) return leave("an import from something that is no module");
-      watch_.read_attribute(module, names_[arg]);
-      if (!mg_get_attribute(module, names_[arg], &value)) return Next::Error;
-      if (!value) return leave("the import of a name that the module does not have");
-      watch_.finish_attribute(module, names_[arg], value);
-      push(value);
-      return Next::Go;
     }
     case MG_GET_YIELD_FROM_ITER: {
       PyObject* iterable = sp_[-1];
@@ -488,13 +524,13 @@ Next FrameRun::step_rare(uint8_t operation, uint32_t arg) {
     case MG_PUSH_NULL: push(nullptr); return Next::Go;
     case MG_RETURN_GENERATOR: return Next::Generator;
     case MG_RETURN_VALUE: {
-      if (!returns_node_) settle_top(1);
+      if (!is_direct_ || view_.generator) settle_top(1);
       NodeId node = std::exchange(node_at(sp_ - 1), kKnown);
       return return_value(pop(), node);
     }
     case MG_RETURN_CONST: return return_value(Py_NewRef(constants_[arg]), kKnown);
     case MG_YIELD_VALUE: return yield(arg != 0);
-    default: return leave(("bytecode instruction " + std::to_string(code_[at_].opcode)).c_str());
+    default: return step_match(operation, arg);
   }
 }
 

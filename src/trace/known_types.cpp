@@ -54,12 +54,12 @@ PyTypeObject* evaluate_type(const char* expression, PyObject* scope) {
 Tables build_tables() {
   Tables tables;
   py::Ref scope = py::Ref::steal(PyDict_New());
-  py::Ref ready = py::Ref::steal(
-      PyRun_String("import builtins, collections, contextvars, functools, itertools, operator, types, weakref\n"
-                   "class Plain:\n"
-                   "  def __repr__(self): pass\n"
-                   "def generator(): yield\n",
-                   Py_file_input, scope.get(), scope.get()));
+  py::Ref ready = py::Ref::steal(PyRun_String(
+      "import _typing, builtins, collections, contextvars, functools, itertools, operator, types, weakref\n"
+      "class Plain:\n"
+      "  def __repr__(self): pass\n"
+      "def generator(): yield\n",
+      Py_file_input, scope.get(), scope.get()));
   if (!ready) PyErr_Clear();
   auto add = [&](Kind kind, std::initializer_list<const char*> expressions) {
     for (const char* expression : expressions)
@@ -98,7 +98,11 @@ Tables build_tables() {
                        "type(collections.namedtuple('T', 'a').a)",
                        "weakref.ref",
                        "operator.attrgetter",
-                       "operator.itemgetter"});
+                       "operator.itemgetter",
+                       "_typing.TypeVar",
+                       "_typing.TypeVarTuple",
+                       "_typing.ParamSpec",
+                       "_typing.TypeAliasType"});
   add(Kind::Tuple, {"tuple", "frozenset", "slice"});
   add(Kind::List, {"list"});
   add(Kind::Dict, {"dict", "collections.OrderedDict", "collections.defaultdict"});

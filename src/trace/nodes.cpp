@@ -23,6 +23,8 @@ int operand_count(uint8_t operation, uint32_t arg) {
     case MG_LOOP:
     case MG_MAKE_CELL:
     case MG_COPY_FREE_VARS:
+    case MG_DELETE_GLOBAL:
+    case MG_LOAD_BUILD_CLASS:
     case MG_IMPORT_FROM: return 0;
     case MG_LOAD_ATTR:
     case MG_LOAD_METHOD:
@@ -39,6 +41,7 @@ int operand_count(uint8_t operation, uint32_t arg) {
     case MG_IS_OP:
     case MG_MAP_ADD:
     case MG_SET_FUNCTION_ATTRIBUTE:
+    case MG_MATCH_KEYS:
     case MG_IMPORT_NAME: return 2;
     case MG_LOAD_SUPER_ATTR: return 3;
     case MG_FORMAT_VALUE: return arg & 4 ? 2 : 1;
@@ -72,8 +75,9 @@ bool FrameRun::goes_on() {
 
 void FrameRun::take_nodes() {
   Watch::Handover handed = std::exchange(watch_.handover, {});
-  if (handed.function != (PyObject*)view_.function) return;
-  returns_node_ = true;
+  if (view_.generator) is_direct_ = handed.generator == view_.generator;
+  if (view_.generator || handed.function != (PyObject*)view_.function) return;
+  is_direct_ = true;
   for (auto [local, node] : handed.nodes) nodes_[static_cast<size_t>(local)] = node;
 }
 
@@ -191,9 +195,10 @@ Next FrameRun::branch_on_node(bool jump_if, uint32_t target) {
 // `step` is 2 for keys and values, where only the values may be carried along.
 Next FrameRun::build_holder(uint8_t operation, uint32_t arg, int count, int step, int above) {
   std::vector<NodeId> items;
-  bool any = false;
+  bool any = false, holds_generator = false;
   for (int i = count; i > 0; --i) {
     PyObject** slot = sp_ - above - i;
+    holds_generator |= PyGen_CheckExact(*slot);  // whose end, when it is dropped, would wait for the node
     bool is_key = step == 2 && i % 2 == 0;
     if (is_key) watch_.settle(node_at(slot));
     NodeId node = is_key ? kKnown : node_at(slot);
@@ -204,7 +209,8 @@ Next FrameRun::build_holder(uint8_t operation, uint32_t arg, int count, int step
   }
   Next next = step_variables(operation, arg);
   // Of equal keys only the last counts.
-  bool complete = next == Next::Go && (!PyDict_Check(sp_[-1]) || PyDict_GET_SIZE(sp_[-1]) == (Py_ssize_t)items.size());
+  bool complete = next == Next::Go && !holds_generator &&
+                  (!PyDict_Check(sp_[-1]) || PyDict_GET_SIZE(sp_[-1]) == (Py_ssize_t)items.size());
   if (any && complete)
     set_node(sp_ - 1, watch_.provenance.add_holder(sp_[-1], std::move(items)));
   else
@@ -220,6 +226,20 @@ const Node* FrameRun::holder_at(PyObject** slot) {
 // Of a tuple that an unknown function returned; kKnown: it is none.
 NodeId FrameRun::foreign_tuple_at(PyObject** slot) {
   return PyTuple_Check(*slot) && watch_.provenance.is_foreign(node_at(slot)) ? node_at(slot) : kKnown;
+}
+
+// The instruction looks at the type of the value, or how long it is, but not at what it holds.
+void FrameRun::rely_on_type(PyObject** slot) {
+  NodeId id = node_at(slot);
+  if (id == kKnown || holder_at(slot)) return;
+  bool is_tuple = foreign_tuple_at(slot) != kKnown && PyTuple_CheckExact(*slot);
+  if (is_tuple) watch_.provenance.lengths.emplace_back(id, static_cast<uint32_t>(PyTuple_GET_SIZE(*slot)));
+  if (is_tuple || is_number(*slot)) {
+    watch_.provenance[id].typed = true;
+  } else {
+    watch_.settle(id);
+    set_node(slot, kKnown);
+  }
 }
 
 // A tuple or list that holds such values, taken apart.
@@ -394,11 +414,21 @@ Next FrameRun::step_with_nodes(uint8_t operation, uint32_t arg) {
       if (arg && is_number(sp_[-1])) return Next::Go;  // what follows asks it itself
       settle_top(1);
       break;
+    case MG_GET_LEN:
+    case MG_MATCH_SEQUENCE:
+    case MG_MATCH_MAPPING: rely_on_type(sp_ - 1); break;
+    case MG_MATCH_CLASS:
+      settle_top(2);
+      if (PyTuple_GET_SIZE(sp_[-1]))
+        settle_top(3);
+      else
+        rely_on_type(sp_ - 3);
+      break;
     case MG_POP_JUMP_IF_FALSE: return branch_on_node(false, arg);
     case MG_POP_JUMP_IF_TRUE: return branch_on_node(true, arg);
     case MG_POP_JUMP_IF_NONE:
     case MG_POP_JUMP_IF_NOT_NONE:
-      if (NodeId node = node_at(sp_ - 1); node != kKnown)
+      if (NodeId node = node_at(sp_ - 1); node != kKnown && !holder_at(sp_ - 1))
         watch_.provenance[node].typed = true;  // a number, so not None
       set_node(sp_ - 1, kKnown);
       break;

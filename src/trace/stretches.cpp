@@ -134,7 +134,7 @@ bool Watch::has_program() const { return alive() || (cuts_ && (operations_ || ru
 bool Watch::can_be_put_back(const FrameRun& frame) const {
   const mg_flow* flow = mg_code_flow(frame.code());
   if (!flow) PyErr_Clear();
-  return frame.is_direct() && !frame.is_generator() && flow && flow[frame.executing()].saved < 0;
+  return frame.is_direct() && flow && flow[frame.executing()].saved < 0;
 }
 
 // Whether code that has seen the opaque objects could change this one, which the call made.
@@ -208,6 +208,7 @@ void Watch::describe_frames(program::Exit* exit, uint32_t result, How how) {
         writer_->value({frame.function()}), {py::Ref::borrow((PyObject*)frame.code()), index}, {}};
     for (size_t slot = 0; slot < count; ++slot) state.slots.push_back(writer_->value_at_exit(frame.value(slot), exit));
     if (behind) state.slots.push_back(result);
+    if (frame.generator()) state.generator = writer_->value_at_exit({frame.generator()}, exit);
     exit->frames.push_back(std::move(state));
   }
 }
@@ -234,6 +235,7 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   make_opaque();
   describe_frames(&cut->before, program::kNoRegister, how);
   describe_frames(&cut->after, cut->result, how);
+  writer_->close_exits();
   if (!close_stretch(std::move(cut))) return false;
   forget_dead();
   breaks.push_back(reason + " (" + place() + ")");

@@ -716,13 +716,13 @@ void Watch::write_item(PyObject* container, PyObject* key, Value value) {
 
 void Watch::write_global(PyObject* globals, PyObject* name, Value value) {
   if (!alive() || is_there_already(globals, name, value)) return;
-  write_key({program::Op::SetItem,
-             globals,
-             py::Ref::borrow(name),
-             {},
-             {{py::Ref::borrow(globals), kKnown},
-              {py::Ref::borrow(name), kKnown},
-              {py::Ref::borrow(value.object), value.node}}});
+  Effect effect{value.object ? program::Op::SetItem : program::Op::DeleteItem,
+                globals,
+                py::Ref::borrow(name),
+                {},
+                {{py::Ref::borrow(globals), kKnown}, {py::Ref::borrow(name), kKnown}}};
+  if (value.object) effect.operands.emplace_back(py::Ref::borrow(value.object), value.node);
+  write_key(std::move(effect));
 }
 
 void Watch::write_cell(PyObject* cell, Value value) {

@@ -128,6 +128,7 @@ class Watch {
   // From a call to the frame of the function that is called, and back.
   struct Handover {
     PyObject* function = nullptr;
+    PyObject* generator = nullptr;              // that is resumed, in place of a function
     std::vector<std::pair<int, NodeId>> nodes;  // of its local variables
     NodeId stored = kKnown;                     // of what setattr or the like is to store
     std::vector<NodeId> operands;               // of the arguments of tensor work; empty: none
@@ -170,6 +171,8 @@ class Watch {
   void read_deep(PyObject* value) { walk(value, false); }    // everything that comparing it would look at
   void read_printed(PyObject* value) { walk(value, true); }  // the same, and the names that repr shows
   void use_specials(PyTypeObject* type);
+  void read_types_of(PyObject* value);                // which class it has; of a class, its bases
+  int is_instance(PyObject* object, PyObject* type);  // as isinstance; negative: error set
   void read_truth(PyObject* value);
   void read_iterable(PyObject* value);
   void read_iterator(PyObject* iterator);  // before it is advanced

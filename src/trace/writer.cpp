@@ -5,6 +5,7 @@
 
 #include "cpython/cpython.h"
 #include "guard/atoms.h"
+#include "trace/frame_run.h"
 #include "trace/known_types.h"
 
 namespace magneto::trace {
@@ -139,7 +140,8 @@ uint32_t Writer::node(NodeId id) {
     case Node::Kind::Item: result = program_->emit(Op::LoadItem, node.number, {this->node(node.left)}); break;
     case Node::Kind::Holder: return visit(node.value.get());
   }
-  bool is_found = node.kind == Node::Kind::Key || node.kind == Node::Kind::Cell || node.kind == Node::Kind::Register;
+  bool is_found = node.kind == Node::Kind::Key || node.kind == Node::Kind::Cell || node.kind == Node::Kind::Register ||
+                  node.kind == Node::Kind::Item;
   if (node.typed && is_found)  // what is computed follows from that
     program_->emit(Op::CheckType, program_->add_constant((PyObject*)Py_TYPE(node.value.get())), {result});
   return node_registers_[id] = result;
@@ -176,6 +178,12 @@ uint32_t Writer::value_at_exit(Value at, program::Exit* exit) {
   return result;
 }
 
+void Writer::close_exits() {
+  last_exit_ = nullptr;
+  at_exit_.clear();
+  std::vector<py::Ref> dropped = std::exchange(keep_at_exit_, {});
+}
+
 uint32_t* Writer::find(PyObject* object) {
   auto found = registers_.find(object);
   return found == registers_.end() ? nullptr : &found->second;
@@ -195,7 +203,7 @@ uint32_t Writer::visit(PyObject* value) {
   if (++depth_ > kMaxNesting) return refuse("an object that is nested too deeply");
   auto& registers = exit_ ? at_exit_ : registers_;
   registers[value] = kOpen;
-  keep_.push_back(py::Ref::borrow(value));  // its address stands for it
+  (exit_ ? keep_at_exit_ : keep_).push_back(py::Ref::borrow(value));
   uint32_t result = describe(value);
   registers[value] = result;
   --depth_;
@@ -242,6 +250,7 @@ uint32_t Writer::describe(PyObject* value) {
 
 // Where the program itself puts a value that an exit may need, too.
 uint32_t Writer::in_program(PyObject* value, Op op, uint32_t index) {
+  if (exit_) keep_.push_back(py::Ref::borrow(value));
   return registers_[value] = program_->emit(op, index);
 }
 
@@ -346,6 +355,7 @@ uint32_t Writer::tuple(PyObject* value) {
 // One that nobody has renamed or given attributes.
 uint32_t Writer::function(PyFunctionObject* value) {
   auto* code = (PyCodeObject*)value->func_code;
+  if (mg_has_type_parameters(value)) return refuse("a function with type parameters");
   if (value->func_name != code->co_name || value->func_qualname != code->co_qualname ||
       (value->func_dict && PyDict_GET_SIZE(value->func_dict)))
     return refuse("a function with attributes of its own");
@@ -374,6 +384,14 @@ uint32_t Writer::iterator(PyObject* value) {
 }
 
 uint32_t Writer::generator(PyObject* value) {
+  for (const FrameRun* run : watch_.running)
+    if (run->generator() == value) {
+      if (!exit_) return refuse("a generator that is running");
+      return emit(Op::Generator, program_->add_place({py::Ref::borrow((PyObject*)run->code()), program::kNowhere}),
+                  {visit(run->function())});
+    }
+  bool is_open = std::ranges::find(watch_.open_generators, value) != watch_.open_generators.end();
+  if (is_open && !exit_) return refuse("a generator that has a handler or finally clause to run");
   mg_frame* frame = mg_generator_frame(value);
   if (!frame) return refuse("a generator that is over");
   mg_frame_view view;

@@ -23,6 +23,8 @@ class Writer {
   uint32_t value(Value value);
   // The same for `exit`: what only CPython needs is built if it takes over. Null: kNoRegister.
   uint32_t value_at_exit(Value value, program::Exit* exit);
+  // All exits of a cut are described. What only they need may die now.
+  void close_exits();
   // Of a tensor that nobody has recorded.
   uint32_t hold_tensor(NodeId id);
   uint32_t constant(PyObject* value);
@@ -31,7 +33,10 @@ class Writer {
   // All that was passed to the call.
   void hold_arguments();
   // The watch has given up: nothing more is written.
-  void drop_all() { std::vector<py::Ref> dropped = std::exchange(keep_, {}); }
+  void drop_all() {
+    close_exits();
+    std::vector<py::Ref> dropped = std::exchange(keep_, {});
+  }
   // From now on nodes stand for registers.
   void close_nodes();
 
@@ -78,7 +83,7 @@ class Writer {
   program::Exit* last_exit_ = nullptr;
   std::unordered_map<PyObject*, uint32_t> registers_, at_exit_;  // what is where
   std::vector<uint32_t> node_registers_;
-  std::vector<py::Ref> keep_;
+  std::vector<py::Ref> keep_, keep_at_exit_;  // whose addresses are in the maps
   const char* verb_ = "stores ";
   int depth_ = 0;
   bool first_ = true;  // the arguments may still be looked at

@@ -1181,3 +1181,175 @@ change(
     "del k['b']",
     eager=None,
 )
+
+# -- match statements -------------------------------------------------------------------------------------------------
+
+MATCH = "def f():\n  match o:\n"
+change(
+    "matched_length",
+    "o = [1, 2]\n" + MATCH + "    case [a]: return 1\n    case [a, b]: return 2",
+    "del o[0]",
+    "o.append(2)",
+)
+change(
+    "matched_items",
+    "o = [1, 2]\n" + MATCH + "    case [1, x]: return x\n    case _: return 0",
+    "o[0] = 5",
+    "o[0] = 1",
+)
+change(
+    "matched_key",
+    "o = {'k': 'a'}\n" + MATCH + "    case {'k': 'a'}: return 1\n    case _: return 0",
+    "o['k'] = 'b'",
+    "o['k'] = 'a'",
+)
+change(
+    "matched_key_that_is_missing",
+    "o = {'k': 1}\n" + MATCH + "    case {'z': z}: return z\n    case {'k': k}: return k",
+    "o['z'] = 7",
+    "del o['z']",
+)
+change(
+    "matched_rest",
+    "o = {'k': 1, 'l': 2}\n" + MATCH + "    case {'k': _, **rest}: return rest",
+    "o['m'] = 3",
+    "del o['m']",
+)
+POINT = "class P:\n  __match_args__ = ('x', 'y')\n  def __init__(self, x, y): self.x, self.y = x, y\n"
+change(
+    "matched_attribute",
+    POINT + "o = P('a', 2)\n" + MATCH + "    case P('a', y): return y\n    case P(): return 'other'",
+    "o.x = 'b'",
+    "o.x = 'a'",
+)
+change(
+    "matched_positions",
+    POINT + "o = P(1, 2)\n" + MATCH + "    case P(x, y): return x, y",
+    "P.__match_args__ = ('y', 'x')",
+    "P.__match_args__ = ('x', 'y')",
+)
+change(
+    "matched_positions_go_away",
+    POINT + "o = P(1, 2)\n" + MATCH + "    case P(x, y): return x, y",
+    "del P.__match_args__",
+    "P.__match_args__ = ('x', 'y')",
+)
+change(
+    "matched_class_of_an_object",
+    "class A: pass\nclass B: pass\no = A()\n" + MATCH + "    case A(): return 1\n    case B(): return 2",
+    "o.__class__ = B",
+    "o.__class__ = A",
+)
+change(
+    "matched_class_by_name",
+    "class A: pass\nclass B: pass\nA2 = A\no = A()\n" + MATCH + "    case A(): return 1\n    case _: return 2",
+    "A = B",
+    "A = A2",
+)
+change(
+    "matched_attribute_that_is_missing",
+    "class A: pass\no = A()\n" + MATCH + "    case A(x=x): return x\n    case A(): return None",
+    "o.x = 1",
+    "del o.x",
+)
+change(
+    "matched_value",
+    "class K: V = 'a'\no = 'a'\n" + MATCH + "    case K.V: return 1\n    case _: return 2",
+    "K.V = 'b'",
+    "K.V = 'a'",
+)
+change(
+    "matched_instance_check",
+    "class M(type):\n  def __instancecheck__(cls, x): return yes\nclass C(metaclass=M): pass\nyes = True\no = 5\n"
+    + MATCH
+    + "    case C(): return 1\n    case _: return 2",
+    "yes = False",
+    "yes = True",
+)
+change(
+    "matched_own_length",
+    "import collections.abc\nclass S(collections.abc.Sequence):\n  n = 1\n  def __len__(self): return self.n\n"
+    "  def __getitem__(self, i): return range(self.n)[i]\no = S()\n"
+    + MATCH
+    + "    case [x]: return 1\n    case [x, y]: return 2",
+    "S.n = 2",
+    "S.n = 1",
+)
+change(
+    "matched_own_mapping",
+    "import collections.abc\nclass S(collections.abc.Mapping):\n  v = 'a'\n  def __len__(self): return 1\n"
+    "  def __iter__(self): return iter('k')\n  def __getitem__(self, i): return self.v\no = S()\n"
+    + MATCH
+    + "    case {'k': 'a'}: return 1\n    case _: return 2",
+    "S.v = 'b'",
+    "S.v = 'a'",
+)
+change(
+    "matched_number_that_is_no_number_any_more",
+    "class C: pass\no = C()\no.n = 1\ndef f():\n  match o.n:\n    case int(): return 1\n    case [*_]: return 2",
+    "o.n = [3]",
+    "o.n = 1",
+)
+
+# -- names that come and go, imports ----------------------------------------------------------------------------------
+
+change(
+    "undefined_global_is_defined", "def f():\n  try: return G\n  except NameError as e: return str(e)", "G = 1", "del G"
+)
+change(
+    "empty_cell_is_filled",
+    "def outer():\n  def f():\n    try: return v\n    except NameError as e: return e.name\n"
+    "  def fill():\n    nonlocal v\n    v = 1\n  def empty():\n    nonlocal v\n    del v\n"
+    "  v = 0\n  del v\n  return f, fill, empty\nf, fill, empty = outer()",
+    "fill()",
+    "empty()",
+)
+MODULE = "import sys, types\nm = types.ModuleType('changing_module')\nm.x = 1\nsys.modules['changing_module'] = m\n"
+OTHER = "n = types.ModuleType('changing_module')\nn.x = 2\nsys.modules['changing_module'] = n"
+BACK = "sys.modules['changing_module'] = m"
+change("imported_module", MODULE + "def f():\n  import changing_module as c\n  return c.x", OTHER, BACK)
+change("imported_name", MODULE + "def f():\n  from changing_module import x\n  return x + 1", "m.x = 5", "m.x = 1")
+change("imported_name_of_another_module", MODULE + "def f():\n  from changing_module import x\n  return x", OTHER, BACK)
+change(
+    "imported_name_that_is_missing",
+    MODULE
+    + "def f():\n  try:\n    from changing_module import y\n  except ImportError as e: return e.name\n  return y",
+    "m.y = 5",
+    "del m.y",
+)
+change(
+    "imported_module_is_none",
+    MODULE + "def f():\n  try:\n    import changing_module as c\n  except ImportError: return 0\n  return c.x",
+    "sys.modules['changing_module'] = None",
+    BACK,
+)
+change(
+    "imported_part_of_a_package",
+    "import sys, types\np = types.ModuleType('changing_package')\np.__path__ = []\nsys.modules['changing_package'] = p\n"
+    "p.part = types.ModuleType('changing_package.part')\nsys.modules['changing_package.part'] = p.part\np.part.x = 1\n"
+    "def f():\n  import changing_package.part\n  from changing_package import part\n  return changing_package.part.x, part.x",
+    "p.part.x = 2",
+    "p.part.x = 1",
+)
+change(
+    "relative_import",
+    "import sys, types\n__package__ = 'changing_package_a'\n"
+    "for name in 'ab':\n  p = types.ModuleType('changing_package_' + name)\n  p.__path__ = []\n  p.x = name\n"
+    "  sys.modules[p.__name__] = p\ndef f():\n  from . import x\n  return x",
+    "__package__ = 'changing_package_b'",
+    "__package__ = 'changing_package_a'",
+)
+change(
+    "replaced_import",
+    MODULE + "import builtins\nold = builtins.__import__\ndef f():\n  import changing_module as c\n  return c.x",
+    "builtins.__import__ = lambda *a: types.SimpleNamespace(x=9)",
+    "builtins.__import__ = old",
+)
+change(
+    "groups_of_a_class",
+    "class E(ExceptionGroup):\n  def derive(self, found): return ExceptionGroup(text, found)\ntext = 'a'\n"
+    "def f():\n  try: raise E('x', [ValueError(1), KeyError(2)])\n  except* ValueError as g: r = g.message\n"
+    "  except* KeyError: pass\n  return r",
+    "text = 'b'",
+    "text = 'a'",
+)

@@ -120,7 +120,27 @@ effect("same_global", "G = 1\ndef f():\n  global G\n  G = 1\n  return 2", "G", c
 effect("same_global_until_changed", "G = 1\ndef f():\n  global G\n  G = 1\n  return 2", "G", "G = 5", compiled=None)
 effect("global", "G = 0\ndef f():\n  global G\n  G += 1\n  return G", "G", compiled=True)
 effect("global_of_a_callee", "G = 0\ndef g():\n  global G\n  G += 1\ndef f():\n  g()\n  return 1", "G", compiled=True)
-effect("global_deleted", "G = 0\ndef f():\n  global G\n  del G\n  return 1", "'G' in globals()", "G = 0")
+effect("global_deleted", "G = 0\ndef f():\n  global G\n  del G\n  return 1", "'G' in globals()", "G = 0", compiled=True)
+effect(
+    "global_deleted_and_read",
+    "G = 0\ndef f():\n  global G\n  del G\n  try: G\n  except NameError as e: return e.name\n",
+    "'G' in globals()",
+    "G = 0",
+    compiled=True,
+)
+effect(
+    "global_deleted_in_front_of_a_builtin",
+    "len = 0\ndef f():\n  global len\n  del len\n  return len((1, 2))\n",
+    "'len' in globals()",
+    "len = 0",
+    compiled=True,
+)
+effect(
+    "global_deleted_and_made_again",
+    "G = 0\ndef f():\n  global G\n  old = G\n  del G\n  G = old + 1\n",
+    "G, list(globals())[-1]",
+    compiled=True,
+)
 effect("globals_dict", "G = 0\ndef f():\n  globals()['G'] += 1\n  return 1", "G", compiled=True)
 effect(
     "nonlocal",
@@ -497,7 +517,12 @@ effect(
     "0",
     compiled=True,
 )
-effect("class_made", "class B: pass\ndef f():\n  class C(B): pass\n  return 1", "len(B.__subclasses__()) > 0")
+effect(
+    "class_made",
+    "class B: pass\ndef f():\n  class C(B): pass\n  return 1",
+    "len(B.__subclasses__()) > 0",
+    compiled=True,
+)
 effect(
     "class_made_by_type",
     "class M(type):\n  made = 0\n  def __init__(cls, *a): M.made += 1\ndef f():\n  M('C', (), {})\n  return 1",
@@ -518,6 +543,7 @@ effect(
     "abc_registered",
     "import abc\nclass A(abc.ABC): pass\ndef f():\n  class C: pass\n  A.register(C)\n  return isinstance(C(), A)",
     "0",
+    compiled=True,
 )
 effect("exec", "G = 0\ndef f():\n  exec('G += 1', globals())\n  return 1", "G")
 effect(

@@ -126,6 +126,65 @@ CASES = {
         "def f():\n  for x in g():\n    box.put(x)\n  return x, o.n",
         2,
     ),
+    "in_a_generator": Case(
+        "def g(n):\n  for i in range(n):\n    box.put(i)\n    yield i, o.n\n  box.put('end')\n"
+        "def f():\n  r = []\n  for x in g(2): r.append(x)\n  return r",
+        3,
+    ),
+    "in_a_generator_that_gives_its_result": Case(
+        "def g():\n  yield numbers.random()\n  yield 1\ndef f():\n  for x in g():\n    o.last = x\n  return x", 1
+    ),
+    "in_a_generator_behind_another": Case(
+        "def g(n):\n  box.put(n)\n  yield n\n  box.put('g')\n  return 'done'\n"
+        "def h():\n  x = yield from g(1)\n  box.put(x)\n  yield x\n"
+        "def f():\n  r = []\n  for x in h(): r.append(x)\n  return r",
+        3,
+    ),
+    "in_a_generator_that_is_asked": Case(
+        "def g():\n  box.put(1)\n  x = yield 2\n  box.put(x)\n  return 'end'\n"
+        "def f():\n  h = g()\n  a = next(h)\n  try:\n    h.send(a + 1)\n  except StopIteration as e:\n    return a, e.args",
+        2,
+    ),
+    "in_a_generator_that_just_ends": Case(
+        "def g():\n  yield 2\n  box.put(1)\n"
+        "def f():\n  h = g()\n  a = next(h)\n  try:\n    next(h)\n  except StopIteration as e:\n    return a, e.args",
+        1,
+    ),
+    "in_a_generator_that_is_asked_with_a_default": Case(
+        "def g():\n  yield 2\n  box.put(1)\ndef f():\n  box.put(0)\n  h = g()\n  return next(h), next(h, 'none')",
+        1,
+        complete=False,
+    ),
+    "in_a_generator_that_is_used_up": Case(
+        "def g():\n  box.put(1)\n  yield 2\ndef f():\n  box.put(0)\n  return list(g())", 1, complete=False
+    ),
+    "in_a_generator_and_raises": Case(
+        "def g():\n  try:\n    yield 1\n    box.get_nowait()\n    yield 2\n  finally:\n    o.n += 1\n"
+        "def f():\n  r = []\n  try:\n    for x in g(): r.append(x)\n  except queue.Empty:\n    return r, o.n",
+        1,
+        complete=False,
+    ),
+    "generator_with_a_block_is_dropped": Case(
+        "def g(log):\n  try:\n    yield 1\n    yield 2\n  finally:\n    log.append('closed')\n"
+        "def f():\n  log = []\n  for x in g(log):\n    box.put(x)\n    break\n"
+        "  log.append('left')\n  box.put(len(log))\n  return log",
+        2,
+    ),
+    "in_a_context_manager": Case(
+        "class M:\n  def __enter__(self):\n    box.put('in')\n    return self\n"
+        "  def __exit__(self, *a):\n    box.put(a)\n    o.n += 1\n"
+        "def f():\n  with M() as m, M():\n    x = o.n\n    box.put(x)\n  return x, o.n",
+        5,
+    ),
+    "in_a_context_manager_made_of_a_generator": Case(
+        "import contextlib\n@contextlib.contextmanager\ndef m(x):\n  box.put('in')\n  try:\n    yield [x]\n"
+        "  finally:\n    box.put('out')\n    o.n += 1\n"
+        "def f():\n  with m(3) as l:\n    box.put(1)\n    l.append(4)\n  return l, o.n",
+        3,
+    ),
+    "class_statement": Case(
+        "def f():\n  k = [1]\n  class D(C):\n    x = k\n  box.put(D.__name__)\n", 1, complete=False
+    ),
     "changes_the_list_it_goes_over": Case(
         "import operator\nd = C()\nd.l = [1, 2, 3]\ndef f():\n  r = []\n  for x in d.l:\n"
         "    operator.setitem(d.l, 1, x + 1)\n    r.append(x)\n  return r",

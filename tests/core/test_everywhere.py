@@ -74,6 +74,57 @@ def test_watching_covers_all_python_code():
     assert asked == [True, True, True, True, False]
 
 
+MODULE = """
+import enum, time
+from math import *
+time.sleep(0)
+x: int = floor(2.5)
+del floor
+log = []
+class Names(dict):
+    def __setitem__(self, key, value):
+        log.append(key)
+        super().__setitem__(key, value)
+    def __missing__(self, key):
+        if key != "made_up": raise KeyError(key)
+        return "found"
+class Meta(type):
+    def __prepare__(name, bases): return Names()
+def outer():
+    free = "free"
+    class Local(metaclass=Meta):
+        a: int = 1
+        time.sleep(0)
+        b = a, free, made_up, len
+        del a
+        try: del a
+        except NameError as error: text = str(error), error.name
+        class Inner(enum.Flag):
+            ONE = enum.auto()
+            BOTH = ONE | 2
+    return Local.b, Local.text, list(Local.Inner), Local.__annotations__
+result = outer()
+for n in range(2):
+    try: missing
+    except NameError as error: last = error.args, error.name
+    try: del missing
+    except NameError as error: last += error.args
+del n
+"""
+
+
+def test_modules_and_class_bodies_are_watched():
+    def run():
+        space = {"__name__": "text"}
+        exec(compile(MODULE, "<text>", "exec"), space)
+        result = space["result"]
+        return worlds.describe((result[0][:3], result[1], result[3], space["log"], space["last"])), list(space)
+
+    expected = run()
+    with Everywhere("watch"):
+        assert run() == expected
+
+
 def test_a_function_runs_as_a_program_from_its_second_call_on():
     f = new_function("def f(a, *rest, key=1, **others): return [a, rest, key, others]")
     plain = types.FunctionType(f.__code__, {})

@@ -52,6 +52,7 @@ class Program:
     args: Callable[[], tuple[Any, ...]]
     kwargs: Callable[[], dict[str, Any]]
     eager: str | None  # None: it compiles; otherwise part of the reason why it stays eager
+    left: str | None  # it compiles up to a cut, behind which CPython goes on for this reason
 
     def run(self, function: Callable[..., Any] | None = None) -> Any:
         call = function or self.function
@@ -69,13 +70,14 @@ class Registry:
         args: Callable[..., Any] | None = None,
         kwargs: Callable[[], dict[str, Any]] = dict,
         eager: str | None = None,
+        left: str | None = None,
     ) -> Any:
         if isinstance(args, types.FunctionType) and args.__name__ != "<lambda>":
             return self()(args)
 
         def add(function: Callable[..., Any]) -> Callable[..., Any]:
             assert function.__name__ not in self.programs, function.__name__
-            self.programs[function.__name__] = Program(function, args or tuple, kwargs, eager)
+            self.programs[function.__name__] = Program(function, args or tuple, kwargs, eager, left)
             return function
 
         return add

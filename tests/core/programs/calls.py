@@ -103,7 +103,7 @@ def double_star_of_a_mapping():
     return only_two(**Mapping())
 
 
-@program(eager="no dict")
+@program
 def dict_display_of_a_mapping():
     return {"z": 1, **Mapping()}
 
@@ -323,17 +323,17 @@ def imports():
     return math.sqrt(16), path.__name__, abc is collections.abc, pi, down(2.5)
 
 
-@program
+@program(eager="first time")
 def import_of_a_missing_module():
     import no_such_module_anywhere
 
 
-@program(eager="import")
+@program
 def import_of_a_missing_name():
     from math import no_such_name
 
 
-@program
+@program(eager="first time")
 def import_errors_are_caught():
     try:
         import no_such_module_anywhere as m

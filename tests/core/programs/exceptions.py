@@ -139,7 +139,7 @@ def raise_of_a_class_that_refuses():
     raise Refuses
 
 
-@program(eager="unbound")
+@program
 def the_name_is_gone_after_the_handler():
     error = 1
     try:
@@ -546,7 +546,7 @@ def exits():
     raise SystemExit(3)
 
 
-@program(eager="")
+@program
 def exception_groups():
     try:
         raise ExceptionGroup("many", [ValueError(1), KeyError(2)])
@@ -557,9 +557,113 @@ def exception_groups():
     return found
 
 
-@program(eager="")
+@program
 def exception_groups_left_over():
     try:
         raise ExceptionGroup("many", [ValueError(1), KeyError(2)])
     except* ValueError:
         raise TypeError("again")
+
+
+class Batch(ExceptionGroup):
+    def derive(self, found):
+        return Batch(self.message + "'", found)
+
+
+@program
+def groups_inside_groups():
+    found = []
+    try:
+        raise ExceptionGroup("a", [ValueError(1), ExceptionGroup("b", [KeyError(2), TypeError(3), OSError(4)])])
+    except* (KeyError, TypeError) as group:
+        found.append((group.message, [type(e).__name__ for e in group.exceptions[0].exceptions]))
+    except* ValueError as group:
+        found.append((group.message, group.exceptions[0].args))
+    except* OSError:
+        found.append("os")
+    return found
+
+
+@program
+def groups_that_are_not_taken():
+    try:
+        raise ExceptionGroup("a", [ValueError(1), KeyError(2)])
+    except* TypeError:
+        x = "never"
+    except* KeyError:
+        x = 1
+
+
+@program
+def a_plain_exception_becomes_a_group():
+    try:
+        fails(1)
+    except* Problem as group:
+        found = group.message, group.exceptions[0].code
+    return found
+
+
+@program
+def a_plain_exception_passes_by():
+    try:
+        fails(1)
+    except* (KeyError, ValueError):
+        x = "never"
+
+
+@program
+def groups_of_a_class_of_their_own():
+    try:
+        raise Batch("b", [ValueError(1), KeyError(2), ValueError(3)])
+    except* ValueError as group:
+        found = type(group).__name__, group.message, len(group.exceptions)
+    except* KeyError:
+        pass
+    return found
+
+
+@program
+def groups_raised_again():
+    try:
+        try:
+            raise ExceptionGroup("a", [ValueError(1), KeyError(2), TypeError(3)])
+        except* ValueError:
+            raise
+        except* KeyError as group:
+            raise OSError("new") from group
+    except ExceptionGroup as group:
+        return [type(e).__name__ for e in group.exceptions], group.__context__
+
+
+@program
+def groups_with_finally():
+    log = []
+    for n in range(3):
+        try:
+            if n:
+                raise ExceptionGroup("a", [ValueError(n)])
+        except* ValueError as group:
+            log.append(group.exceptions[0].args)
+            if n == 2:
+                log.append("last")
+        else:
+            log.append("none")
+        finally:
+            log.append("finally")
+    return log
+
+
+@program
+def a_group_cannot_be_caught_with_a_star():
+    try:
+        raise ValueError(1)
+    except* ExceptionGroup:
+        x = 1
+
+
+@program(eager="exception class")
+def a_star_with_something_that_is_no_class():
+    try:
+        raise ValueError(1)
+    except* 5:
+        x = 1

@@ -151,7 +151,7 @@ def slices(values):
     return values[1:], values[:-1], values[::-1], values[1:4:2], copy, "hello"[1:3], (1, 2, 3)[-2:]
 
 
-@program(lambda: ([1, [2, 3]],), eager="match|instruction")
+@program(lambda: ([1, [2, 3]],))
 def match_sequences(value):
     match value:
         case []:
@@ -164,7 +164,7 @@ def match_sequences(value):
             return "other"
 
 
-@program(lambda: ({"kind": "circle", "r": 2, "color": "red"},), eager="match|instruction")
+@program(lambda: ({"kind": "circle", "r": 2, "color": "red"},))
 def match_mappings(value):
     match value:
         case {"kind": "square", "side": s}:
@@ -183,7 +183,7 @@ class Point:
 POINT = Point(1, 2)
 
 
-@program(lambda: (POINT,), eager="match|instruction")
+@program(lambda: (POINT,))
 def match_classes(value):
     match value:
         case int() | str():

@@ -313,7 +313,7 @@ def comprehensions_keep_the_variables_around_them():
     return found, x, [x + y for y in "ab" for x in "cd"], x
 
 
-@program(eager="unbound")
+@program
 def a_comprehension_binds_nothing():
     found = [y for y in range(3)]
     if not found:

@@ -692,7 +692,7 @@ def constructors():
     return o.from_new, o.from_init, Other(2), o
 
 
-@program(eager="")
+@program(left="may have changed")
 def class_statements():
     class Local(Base):
         z = Base.shared + "!"
@@ -704,7 +704,7 @@ def class_statements():
     return Local(1).name(), Local.z, Local.table, Local.__qualname__
 
 
-@program(eager="")
+@program(left="may have changed")
 def class_bodies_with_cells():
     outer = "outer"
 
@@ -725,7 +725,7 @@ class Hooks:
         cls.tag = tag
 
 
-@program(eager="")
+@program(left="may have changed")
 def class_keywords():
     class Sub(Hooks, tag="t"):
         pass

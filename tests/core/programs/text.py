@@ -103,7 +103,7 @@ def unstarrable_set(n):
     return {*n}
 
 
-@program(lambda: (5,), eager="no dict")
+@program(lambda: (5,), eager="no mapping")
 def unstarrable_dict(n):
     return {**n}
 

@@ -27,14 +27,14 @@ def deleted_local(a):
     return b
 
 
-@program(lambda: (3,), eager="unbound")
+@program(lambda: (3,))
 def unbound_local(a):
     if a > 5:
         b = 1
     return b
 
 
-@program(lambda: (3,), eager="unbound")
+@program(lambda: (3,))
 def deletion_of_an_unbound_local(a):
     b = 1
     del b
@@ -44,7 +44,7 @@ def deletion_of_an_unbound_local(a):
         return str(error), a
 
 
-@program(eager="undefined global")
+@program
 def undefined_global():
     try:
         return missing_name
@@ -85,7 +85,7 @@ def cell_argument_is_rebound(a):
     return first, read()
 
 
-@program(lambda: (5,), eager="unbound")
+@program(lambda: (5,))
 def deleted_cell(a):
     def read():
         return a
@@ -98,7 +98,7 @@ def deleted_cell(a):
         return first, type(error).__name__, str(error)
 
 
-@program(lambda: (1,), eager="unbound")
+@program(lambda: (1,))
 def deleted_cell_twice(a):
     def read():
         return a
@@ -129,13 +129,16 @@ def stores_another_global():
     return COUNT
 
 
-@program(eager="does not run")
+@program
 def deletes_a_global():
     global SCRATCH
+    del SCRATCH
     try:
         del SCRATCH
     except NameError as error:
         return str(error)
+    finally:
+        SCRATCH = 1
 
 
 @program(lambda: ((1, (2, 3), [4, 5, 6]),))
