@@ -301,7 +301,7 @@ void Watch::walk(PyObject* value, bool printed) {
       }
       if (printed && !repr_is_python(Py_TYPE(object))) watch.read_names((PyObject*)Py_TYPE(object), &PyType_Type);
       if (kind == Kind::Instance) {
-        if (!watch.is_fresh(object)) watch.guards.read_instance(object);
+        if (!watch.is_fresh(object)) watch.read_instance(object);
         return watch.guards.read_specials(Py_TYPE(object));
       }
       if (!seen.insert(object)) return;
@@ -581,7 +581,7 @@ void Watch::write_attribute(PyObject* object, PyObject* name, Value value, bool 
   if (!slot || !*slot)
     return give_up("the call sets the attribute '" + text(name) + "' of a " + type->tp_name +
                    " that existed before it");
-  guards.read_instance(object);
+  read_instance(object);
   if (is_there_already(*slot, name, value)) return;
   Effect effect{value.object ? program::Op::SetAttribute : program::Op::DeleteAttribute,
                 *slot,

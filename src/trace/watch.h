@@ -144,6 +144,7 @@ class Watch {
   void read_deep(PyObject* value) { walk(value, false); }    // everything that comparing it would look at
   void read_printed(PyObject* value) { walk(value, true); }  // the same, and the names that repr shows
   void use_specials(PyTypeObject* type);
+  void read_instance(PyObject* object);  // its type and which dict is its __dict__; it is older than the call
   void read_truth(PyObject* value);
   void read_iterable(PyObject* value);
   void read_iterator(PyObject* iterator);  // before it is advanced
