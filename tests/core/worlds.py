@@ -136,13 +136,15 @@ def describe_exception(error: BaseException | None, seen: dict[int, int]) -> Any
     """Type, arguments, the frames with their lines and columns, cause and context."""
     if error is None:
         return None
-    frames = []
+    frames: list[Any] = []
     step = error.__traceback__
     while step:
         code = step.tb_frame.f_code
         if not code.co_filename.startswith(str(Path(__file__).parent)) or "/programs/" in code.co_filename:
             # The very expression, not the instruction: CPython itself is of two minds about the latter.
             positions = next(itertools.islice(code.co_positions(), step.tb_lasti // 2, None))
+            if isinstance(error, UnboundLocalError):  # warm code of CPython 3.11 loads two variables at once
+                positions = positions[:1]
             frames.append((code.co_qualname, step.tb_lineno, positions))
         step = step.tb_next
     inner: list[Any] = []
