@@ -39,6 +39,8 @@ PyObject* bound_method(PyObject* value) {
 void Writer::start(program::Program* program) {
   first_ = program_ == nullptr;
   program_ = program;
+  at_exit_.clear();
+  std::vector<py::Ref> dropped = std::exchange(kept_for_exits_, {});
   outputs.clear();
   verb_ = "stores ";
 }
@@ -188,7 +190,7 @@ uint32_t Writer::visit(PyObject* value) {
   if (++depth_ > kMaxNesting) return refuse("an object that is nested too deeply");
   auto& registers = exit_ ? at_exit_ : registers_;
   registers[value] = kOpen;
-  keep_.push_back(py::Ref::borrow(value));  // its address stands for it
+  (exit_ ? kept_for_exits_ : keep_).push_back(py::Ref::borrow(value));  // its address stands for it
   uint32_t result = describe(value);
   registers[value] = result;
   --depth_;
@@ -365,6 +367,8 @@ uint32_t Writer::iterator(PyObject* value) {
 }
 
 uint32_t Writer::generator(PyObject* value) {
+  bool is_open = std::ranges::find(watch_.open_generators, value) != watch_.open_generators.end();
+  if (is_open && !exit_) return refuse("a generator that has a handler or finally clause to run");
   mg_frame* frame = mg_generator_frame(value);
   if (!frame) return refuse("a generator that is over");
   mg_frame_view view;

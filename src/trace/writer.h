@@ -29,7 +29,9 @@ class Writer {
   // All that was passed to the call.
   void hold_arguments();
   // The watch has given up: nothing more is written.
-  void drop_all() { std::vector<py::Ref> dropped = std::exchange(keep_, {}); }
+  void drop_all() {
+    std::vector<py::Ref> dropped = std::exchange(keep_, {}), others = std::exchange(kept_for_exits_, {});
+  }
   // From now on nodes stand for registers.
   void close_nodes();
 
@@ -77,6 +79,7 @@ class Writer {
   std::unordered_map<PyObject*, uint32_t> registers_, at_exit_;  // what is where
   std::vector<uint32_t> node_registers_;
   std::vector<py::Ref> keep_;
+  std::vector<py::Ref> kept_for_exits_;  // of this stretch alone: a generator may have to end when it is dropped
   const char* verb_ = "stores ";
   int depth_ = 0;
   bool first_ = true;  // the arguments may still be looked at
