@@ -161,15 +161,15 @@ any(x > <leaf> for x in <few>) | all(<few>) | hasattr(o, 'm') | 'a' in D | S(<le
 TARGETS = "a | b | c | o.n | o.m | p.n | p.z | D['a'] | D['c'] | G | L[-1] | t[0] | d['k'] | o.double | o.other.m"
 SIMPLE = """
 <target> = <number> | <target> = <number> | <target> += <number> | <target> -= <number> | a, b = <number>, <number>
-a = b = <number> | a, *<v> = <items> | (a, b), c = (<number>, 1), <number> | L.append(<number>) | D['a'] = <number>
-D['z'] = <number> | o.up(<number>) | c = o.up(1) + <number> | t.append(<number>) | t += [<number>]; t = t[:6]
-t[1:] = [<number>] | t[::2] = t[::2] | t.insert(0, <number>) | t.sort() | c = t.pop() + <number>
+a = b = <number> | a, *<v> = <items> | (a, b), c = (<number>, 1), <number> | L.append(<number>); del L[6:] | D['a'] = <number>
+D['z'] = <number> | o.up(<number>) | c = o.up(1) + <number> | t.append(<number>); del t[6:] | t += [<number>]; t = t[:6]
+t[1:] = [<number>] | t[::2] = t[::2] | t.insert(0, <number>); del t[6:] | t.sort() | c = t.pop() + <number>
 t.extend(<items>); del t[4:] | t *= 2; del t[5:] | t.reverse() | t = <items>; t = list(t) | e.add(<number>)
 e ^= {<number>} | e.discard(<number>) | c = len(e & {<number>, 2}) | Z.add(<number> % 5) | Z ^= {<number> % 5}
 d['m'] = <number> | d.update({'n': <number>}) | d.update(n=<number>) | c = d.pop('n', <number>)
 d = dict(sorted(d.items())) | D.pop('z', <number>) | D.update({'a': D.pop('a', 1)}) | L[:] = <items>; del L[4:]
 L += [<number>]; del L[5:] | del d['k'] | o.items.append(<number>); del o.items[3:] | o.items[0] += <number>
-o.items = o.items + [<number>]; del o.items[3:] | q.append(<number>) | q[0] = <number> | c = len(q) | K['x'] = <number>
+o.items = o.items + [<number>]; del o.items[3:] | q.append(<number>); del q[6:] | q[0] = <number> | c = len(q) | K['x'] = <number>
 p.last = (<number>, [b]) | d[<number>] = t | del L[0] | del D['b'] | del o.m | del p.z | del a | del t[:1] | s = <text>
 s += <text>; s = s[:9] | b = len(<text>) | log.append(<text>) | box.put(<number>) | box.put([<number>, 'x'])
 c = int(numbers.random() * 10) | t = [a]; c = tail(t) + len(t)
@@ -188,11 +188,11 @@ assert <test>, s
 """
 CALLS = """
 c = <function>(<number>, c=<number>) | c = <function>(<number>, c=<number>)
-c = <function>(*[<number>], **{'b': <number>}) | t.append(<function>(b)) | c = len([<function>(x) for x in (1, 2)])
+c = <function>(*[<number>], **{'b': <number>}) | t.append(<function>(b)); del t[6:] | c = len([<function>(x) for x in (1, 2)])
 """
 ERRORS = "ZeroDivisionError | ValueError | (KeyError, E) | Exception | E | LookupError | AttributeError"
 RAISES = (
-    "a = 10 // <leaf> | raise E(<leaf>) | raise ValueError(a) from None | D[<leaf>] | raise KeyError | o.nothing | pass"
+    "a = 10 // <leaf> | raise E(<leaf>) | raise ValueError(a) from None | D[<leaf>] | raise KeyError | o.nope | pass"
 )
 COMPOUND = r"""
 if <test>:\n<body>\nelse:\n<body> | if <test>:\n<body>\nelif <test>:\n b = <number>

@@ -143,9 +143,9 @@ def describe_exception(error: BaseException | None, seen: dict[int, int]) -> Any
         if not code.co_filename.startswith(str(Path(__file__).parent)) or "/programs/" in code.co_filename:
             # The very expression, not the instruction: CPython itself is of two minds about the latter.
             positions = next(itertools.islice(code.co_positions(), step.tb_lasti // 2, None))
-            if isinstance(error, UnboundLocalError):  # warm code of CPython 3.11 loads two variables at once
-                positions = positions[:1]
-            frames.append((code.co_qualname, step.tb_lineno, positions))
+            # Warm code of CPython 3.11 loads a variable along with what comes before it.
+            unsure = isinstance(error, UnboundLocalError) and not step.tb_next
+            frames.append((code.co_qualname,) if unsure else (code.co_qualname, step.tb_lineno, positions))
         step = step.tb_next
     inner: list[Any] = []
     if isinstance(error, BaseExceptionGroup):
