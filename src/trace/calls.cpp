@@ -236,8 +236,7 @@ class CallModel {
     PyTypeObject* type = Py_TYPE(value);
     if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
       watch_.use_specials(type);
-      if (!PyType_Check(value) && !watch_.is_tensor(value) && !watch_.is_fresh(value))
-        watch_.read_instance(value);
+      if (!PyType_Check(value) && !watch_.is_tensor(value) && !watch_.is_fresh(value)) watch_.read_instance(value);
     }
     if (PyType_Check(value) && (((PyTypeObject*)value)->tp_flags & Py_TPFLAGS_HEAPTYPE))
       watch_.guards.read_specials((PyTypeObject*)value);

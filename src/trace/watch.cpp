@@ -12,6 +12,7 @@
 #include "trace/call_table.h"
 #include "trace/frame_run.h"
 #include "trace/known_types.h"
+#include "trace/listing.h"
 #include "trace/writer.h"
 
 namespace magneto::trace {
@@ -60,6 +61,7 @@ Watch::Watch(const guard::Arguments& arguments, guard::Entry* first, program::Pr
   start_recording();
   for (PyObject* tensor : arguments.tensors()) recording->add_input(tensor);
   writer_->start(program);
+  if (Listing::is_wanted()) listing = std::make_unique<Listing>(*this);
   runtime::thread_state().watch = this;
 }
 

@@ -63,6 +63,7 @@ struct Effect {
 PyObject* dropped_key(const Effect& effect);
 
 class FrameRun;
+class Listing;
 class Writer;
 
 class Watch {
@@ -221,6 +222,7 @@ class Watch {
   // ---- the parts of the capture
 
   guard::Reads guards;
+  std::unique_ptr<Listing> listing;  // or null
   std::unique_ptr<runtime::Recording> recording;
   size_t frames = 0;               // watched so far
   size_t depth = 0;                // the most that were running at a time
