@@ -104,7 +104,8 @@ step = counter()
 half = functools.partial(va, 1, k=2)
 o, p, w = C(), C(), Sub()
 o.n, o.m, p.n, p.m, w.n = 1, 2, 3, 4, 5
-o.items, o.other = [4, 5], p
+I = [4, 5]
+o.items, o.other = I, p
 L, D, G, Z, Q, K = [1, 2], {'a': 1, 'b': 2}, 5, {1, 2, 3}, [3, 1, 2], {'x': 1}
 T = (1, (2, 3), 'abc')
 def tail(x):
@@ -117,6 +118,20 @@ def drain():
   return out
 """
 STATE = "(drain(), vars(o), vars(p), vars(w), L, D, G, Z, Q, K, log, step.__closure__[0].cell_contents, C.k)"
+
+# Makes the state what it was, so that guards hold again.
+RESTORE = """
+vars(o).update(n=1, m=2, items=I, other=p)
+vars(p).update(n=3, m=4)
+vars(w).update(n=5)
+for x in (o, p, w):
+  for name in set(vars(x)) - {'n', 'm', 'items', 'other'}: delattr(x, name)
+I[:], L[:], Q[:], G = [4, 5], [1, 2], [3, 1, 2], 5
+D.clear(), K.clear(), log.clear(), Z.clear()
+D.update(a=1, b=2), K.update(x=1), Z.update((1, 2, 3))
+C.k = 3
+step(-step(0))
+"""
 
 START = "t, s, d, e, q = [a, b], 'xy', {'k': c}, {1, 2}, (Q if q is None else q)"
 
@@ -232,7 +247,7 @@ K['x'] = <value> | K['y'] = K.pop('x', 1) | o.items = [7, 8, 9] | o.items.revers
 g.__defaults__ = (<value>, 3, 4) | h.__code__ = g.__code__ | defaults.__kwdefaults__['z'] = <value>
 M.__exit__ = lambda *a: True | V.__bool__ = lambda self: False | C.twice = staticmethod(lambda x: x) | o.__class__ = Sub
 T = (<value>, (4, 5), 'x') | D.clear(); D.update(b=1, a=2) | S.__eq__ = lambda x, y: True | step(3) | rec = lambda n: n
-C.m = property(lambda self: 6) | half = functools.partial(va, 1, 2) | Z = frozenset(Z) | w.name = 4
+C.m = property(lambda self: 6) | half = functools.partial(va, 1, 2) | w.name = 4
 P.norm = lambda self: 0 | box = queue.SimpleQueue()
 """
 VALUES = "0 | 1 | 7 | -2 | 2.5 | True"
@@ -340,3 +355,14 @@ class Maker:
             sources.append(self.function(name))
             self.functions.append(name)
         return "\n".join(sources)
+
+    def story(self, calls: int) -> list[tuple[str, str]]:
+        """What happens before each call, and its arguments: most calls are like the one before."""
+        restores = self.rng.random() < 0.8
+        usual = self.write("arguments")
+        story = []
+        for call in range(calls):
+            edit = self.write("edit") if call in (2, calls - 2) else "pass"
+            arguments = self.write("arguments") if call == calls - 1 else usual
+            story.append(((RESTORE if restores else "") + edit, arguments))
+        return story

@@ -38,28 +38,28 @@ class WatchedWorld(worlds.World):
         self.compiled = call
 
 
-def play(world: worlds.World, arguments: list[str], edits: list[str]) -> list[Any]:
-    story = []
-    for given, edit in zip(arguments, edits, strict=True):
-        story.append((given, world.call(given), worlds.describe(world.value(STATE))))
-        story.append((edit, worlds.outcome(lambda edit=edit: world.run(edit))))
-    return story
+def play(world: worlds.World, story: list[tuple[str, str]]) -> list[Any]:
+    seen = []
+    for edit, arguments in story:
+        edited = worlds.outcome(lambda edit=edit: world.run(edit))
+        seen.append((edited, world.call(arguments), worlds.describe(world.value(STATE))))
+    return seen
 
 
 def check(seed: int) -> None:
     maker = Maker(seed)
     source = maker.module()
-    arguments, edits = ([maker.write(kind) for _ in range(CALLS)] for kind in ("arguments", "edit"))
-    expected = play(worlds.World(source, compiled=False), arguments, edits)
+    story = maker.story(CALLS)
+    expected = play(worlds.World(source, compiled=False), story)
 
     def compare(actual: list[Any], how: str) -> None:
-        for step, (was, should_be) in enumerate(zip(actual, expected, strict=True)):
-            assert was == should_be, f"seed {seed}, {how}, call {step // 2}\n{source}\n{arguments}\n{edits}"
+        for call, (was, should_be) in enumerate(zip(actual, expected, strict=True)):
+            assert was == should_be, f"seed {seed}, {how}, call {call}\n{source}\n{story}"
 
-    compare(play(WatchedWorld(source), arguments, edits), "watched")
+    compare(play(WatchedWorld(source), story), "watched")
     for leave in (0, 1 + seed % 3):
         with worlds.settings(leave_at_cut=leave, capture_attempts=CALLS):
-            compare(play(worlds.World(source, compiled=True), arguments, edits), f"compiled, leaves at {leave}")
+            compare(play(worlds.World(source, compiled=True), story), f"compiled, leaves at {leave}")
 
 
 BATCHES = [
