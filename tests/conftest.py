@@ -38,6 +38,7 @@ sys.meta_path.append(CoreFinder())
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the tests marked `full`, which take minutes")
+    parser.addoption("--update-golden", action="store_true", help="write the golden texts of listings anew")
 
 
 # Tests of the package that mean something where calls cannot be captured.

@@ -165,3 +165,16 @@ def test_long_lists_of_guards_are_cut_in_the_text_only():
     text = str(told)
     assert "1 graph, 1,200 operations, 1,203 guards" in text
     assert "x7 matches" in text and "x8 matches" not in text and "and 12 more" in text
+
+
+def test_programs_are_told_next_to_their_source_if_asked_for():
+    def f(x):
+        return x + 1
+
+    told = magneto.explain(f)(torch.ones(2))
+    assert len(told.programs) == 1
+    assert "return x + 1" not in told.programs[0]
+    with magneto.config.patch(listings=True):
+        told = magneto.explain(f)(torch.ones(2))
+    assert "        return x + 1" in told.programs[0]
+    assert "tensor operation 0" in told.programs[0]

@@ -5,7 +5,7 @@ import re
 import time
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -57,6 +57,7 @@ class Explanation:
     breaks: dict[str, int]  # where programs are in several parts, because nobody knows what happens there
     timings: dict[str, float]  # in milliseconds: first_call, second_call, watch, build
     state: str  # "compiled" or "eager"
+    programs: list[str] = field(default_factory=list)  # newest first; with `config.listings` next to their source
 
     def __str__(self) -> str:
         lines = [*self._outcome(), *self._breaks(), *self._reasons(), *self._recompiles(), self._timings()]
@@ -172,6 +173,7 @@ def _explanation(compiled: _C.CompiledFunction, seconds: Mapping[str, float]) ->
         breaks=compiled.breaks(),
         timings=timings,
         state="compiled" if variants else "eager",
+        programs=[variant["program"] for variant in variants],
     )
 
 

@@ -154,11 +154,13 @@ PyObject* describe_variant(Forms& forms, const Variant& variant) {
     py::Ref text = py::Ref::steal(PyUnicode_FromString(segment->text().c_str()));
     if (!graphs || !text || PyList_Append(graphs.get(), text.get()) < 0) return nullptr;
   }
-  return Py_BuildValue("{s:n, s:O, s:s, s:O, s:L, s:d, s:d, s:n}", "ops", static_cast<Py_ssize_t>(op_count(segments)),
-                       "graphs", graphs.get(), "program", variant.program.text().c_str(), "guards", guards.get(),
-                       "hits", static_cast<long long>(variant.hits), "watch_ms", variant.watch_ms, "build_ms",
-                       variant.build_ms, "guard_count",
-                       static_cast<Py_ssize_t>(trie.size(variant) + variant.arguments->node_count()));
+  std::string text = variant.program.text();  // with lines of files in any encoding
+  py::Ref program = py::Ref::steal(PyUnicode_DecodeUTF8(text.data(), std::ssize(text), "replace"));
+  if (!program) return nullptr;
+  return Py_BuildValue("{s:n, s:O, s:O, s:O, s:L, s:d, s:d, s:n}", "ops", static_cast<Py_ssize_t>(op_count(segments)),
+                       "graphs", graphs.get(), "program", program.get(), "guards", guards.get(), "hits",
+                       static_cast<long long>(variant.hits), "watch_ms", variant.watch_ms, "build_ms", variant.build_ms,
+                       "guard_count", static_cast<Py_ssize_t>(trie.size(variant) + variant.arguments->node_count()));
 }
 
 PyObject* variants(PyObject* object, PyObject*) {

@@ -65,6 +65,10 @@ void note_breaks(Forms& forms, const Capture& captured) {
   }
 }
 
+void log_program(const Variant& variant) {
+  if (runtime::logs(runtime::Log::Program)) runtime::log(runtime::Log::Program, variant.program.text());
+}
+
 void add_variant(Forms& forms, Capture& captured) {
   std::shared_ptr<Variant>& variant = captured.variant;
   Group& group = group_of(forms, *variant->arguments);
@@ -80,7 +84,7 @@ void add_variant(Forms& forms, Capture& captured) {
                                           " operations, " + std::to_string(group.trie.size(*variant)) + " guards");
   if (runtime::logs(runtime::Log::Graph))
     for (const runtime::Segment* segment : segments) runtime::log(runtime::Log::Graph, segment->text());
-  if (runtime::logs(runtime::Log::Program)) runtime::log(runtime::Log::Program, variant->program.text());
+  log_program(*variant);
   forms.variants.insert(forms.variants.begin(), variant);
   if (forms.variants.size() > static_cast<size_t>(std::max<int64_t>(config().cache_limit, 1))) {
     auto oldest = std::min_element(forms.variants.begin() + 1, forms.variants.end(),
@@ -129,7 +133,7 @@ PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> ba
   if (captured.variant)
     add_variant(forms, captured);
   else if (captured.added)
-    note_breaks(forms, captured);
+    note_breaks(forms, captured), log_program(*base);
   else if (is_open)
     forms.cannot_open = true, forms.open_keys.clear();  // with fixed sizes it may well go
   else if (!base)

@@ -132,6 +132,24 @@ std::string Names::describe_failure(const Read& failed) const {
   }
 }
 
+std::pair<std::string, std::string> Names::describe(const Read& read) const {
+  switch (read.access) {
+    case Access::Items:
+    case Access::List:
+    case Access::Set: return {name_of(read.owner), "holds the same items"};
+    case Access::Order: return {name_of(read.owner), "has the same order"};
+    case Access::Number: return {name_of(read.owner), PyType_Check(read.owner) ? "unchanged" : "has the same length"};
+    case Access::Specials: return {name_of(read.owner), "has the same special methods"};
+    case Access::AbcRegistry: return {"abstract base classes", "unchanged"};
+    case Access::RecursionLimit: return {"the recursion limit", "unchanged"};
+    default: break;
+  }
+  bool is_type = is_named(&read, "__class__") && read.value == (PyObject*)Py_TYPE(read.owner);
+  if (is_type) return {name_of(read.owner), "is a " + py::type_name(read.owner)};
+  if (!read.value) return {place(read, 0), "not there"};
+  return {place(read, 0), read.held && is_atom(read.value) ? "== " + shown(read.value) : "unchanged"};
+}
+
 void describe_reads(const std::vector<const Read*>& reads, std::vector<std::string>* lines) {
   static constexpr const char* kKinds[] = {"fields of objects are unchanged",
                                            "sizes are unchanged",

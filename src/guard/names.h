@@ -18,9 +18,11 @@ class Names {
 
   // "`self.layers[3].training` is False, was True"
   std::string describe_failure(const Read& failed) const;
+  // What a read that holds relies on: "self.layers[3].training", "== False". Its value may be gone.
+  std::pair<std::string, std::string> describe(const Read& read) const;
+  std::string name_of(PyObject* object, int depth = 0) const;
 
  private:
-  std::string name_of(PyObject* object, int depth = 0) const;
   std::string place(const Read& read, int depth) const;
   std::string key_place(PyObject* dict, PyObject* key, int depth) const;
   std::string cell_name(const Read& read, int depth) const;

@@ -34,6 +34,20 @@ class OpenTable {
     return {&entry, true};
   }
 
+  void erase(Key key) {
+    if (!find(key)) return;
+    size_t mask = slots_.size() - 1, hole = slot_of(key);
+    // Whoever was put behind it because its own place was taken moves up.
+    for (size_t next = (hole + 1) & mask; !slots_[next].is_free(); next = (next + 1) & mask) {
+      size_t home = hash(slots_[next].key()) >> 20 & mask;
+      if (((next - home) & mask) < ((next - hole) & mask)) continue;
+      slots_[hole] = std::exchange(slots_[next], Entry());
+      hole = next;
+    }
+    slots_[hole] = Entry();
+    --count_;
+  }
+
   void clear() {
     slots_.clear();
     slots_.shrink_to_fit();
@@ -78,6 +92,7 @@ class PointerSet {
  public:
   bool contains(const void* pointer) const { return table_.find(pointer) != nullptr; }
   bool insert(const void* pointer) { return table_.insert(pointer).second; }  // false if it was there already
+  void erase(const void* pointer) { table_.erase(pointer); }
   void reserve(size_t count) { table_.reserve(count); }
   void clear() { table_.clear(); }
 

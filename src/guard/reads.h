@@ -109,6 +109,7 @@ class Reads {
   // Whether a read leads to this very object.
   bool pins(PyObject* object);
   size_t size() const { return reads_.size(); }
+  const std::vector<Read>& noted() const { return reads_; }
   bool is_owner(PyObject* object) const { return owners_.contains(object); }
   // Whether something that was looked into is kept alive by the notes alone.
   bool hold_the_last_reference() const;

@@ -545,7 +545,7 @@ std::vector<const runtime::Segment*> Program::segments() const {
   return all;
 }
 
-std::string Program::text() const {
+std::string Program::plain_text() const {
   std::string all;
   for (const Instruction& instruction : before_) all += text(instruction);
   all += "segment: " + std::to_string(segment_->op_count()) + " operations, " +
@@ -554,7 +554,12 @@ std::string Program::text() const {
   if (!cut_) return all + "return r" + std::to_string(result_) + "\n";
   all += "cut: r" + std::to_string(cut_->result) + " = call r" + std::to_string(cut_->callable);
   for (uint32_t argument : cut_->arguments) all += ", r" + std::to_string(argument);
-  all += "\n";
+  return all + "\n";
+}
+
+std::string Program::text() const {
+  std::string all = listing_.empty() ? plain_text() : listing_;
+  if (!cut_) return all;
   for (const auto& stretch : cut_->stretches) all += stretch->program->text();
   return cut_->stretches.empty() ? all + "CPython goes on\n" : all;
 }

@@ -11,6 +11,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -195,7 +196,13 @@ class Program {
 
   // `arguments` are the values of the argument nodes, `tensors` those among them. `why_left` may be null.
   PyObject* run(PyObject* const* arguments, PyObject* const* tensors, End* end, std::string* why_left) const;
+  // Where there is a listing, that of the listings.
   std::string text() const;
+  // Its instructions in words, each with the register that is its own, and how it ends.
+  using NameOf = std::function<std::string(PyObject*)>;  // of an older object
+  std::vector<std::pair<uint32_t, std::string>> lines(const NameOf& name_of) const;
+  std::vector<std::string> end_lines() const;
+  void set_listing(std::string listing) { listing_ = std::move(listing); }
   int traverse(visitproc visit, void* arg) const;
 
  private:
@@ -218,6 +225,7 @@ class Program {
   PyObject* build_generator(const Instruction& instruction, PyObject* const* registers) const;
   PyObject* build_instance(const Recipe& recipe, const uint32_t* operands, PyObject* const* registers) const;
   std::string text(const Instruction& instruction) const;
+  std::string plain_text() const;
   Instruction add(Op op, uint32_t index, const std::vector<uint32_t>& operands);
 
   friend class Memo;
@@ -235,6 +243,7 @@ class Program {
   std::vector<Recipe> recipes_;
   std::vector<IteratorState> iterators_;
   std::vector<CodePlace> places_;
+  std::string listing_;
   mutable std::unique_ptr<Memo> memo_;  // made by the first run; belongs to the GIL
   mutable bool has_memo_ = true;        // of use, or will have one
 };

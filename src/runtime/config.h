@@ -20,6 +20,7 @@
   SETTING(int64_t, program_limit, 10000, "Computations and effects past which a call is not compiled whole.")        \
   SETTING(int64_t, graph_limit, 100000, "Tensor operations past which a call is not compiled whole.")                \
   SETTING(bool, meta_kernels, true, "Ask torch's meta kernels, many of which are Python, where no shape rule fits.") \
+  SETTING(bool, listings, false, "Keep programs side by side with their source, as logging `program` does.")         \
   SETTING(bool, without_tensors, false, "Compile functions that do no tensor work, too.")                            \
   SETTING(int64_t, leave_at_cut, 0, "For tests: let CPython go on at this cut of every program, from 1; 0: none.")   \
   SETTING(int64_t, diverge_at_cut, 0, "For tests: let the checks behind this cut of every program fail; 0: none.")   \

@@ -84,9 +84,19 @@ void Watch::read_super(PyObject* super, PyObject* name) {
 // Arguments are guarded to have no attributes of their own, and what the call made is fresh.
 void Watch::read_tensor_attribute(PyObject* tensor, PyObject* name) {
   if (!guards.has_state_tensor(tensor)) return;
-  guards.read_instance(tensor);
+  read_instance(tensor);
   PyObject** slot = mg_dict_slot(tensor);
   if (slot && *slot) read_dict_key(*slot, name);
+}
+
+// The dict may be made just now, at the address of one that the call has made and dropped.
+void Watch::read_instance(PyObject* object) {
+  guards.read_instance(object);
+  PyObject** slot = mg_dict_slot(object);
+  if (slot && *slot && fresh_.contains(*slot)) {
+    fresh_.erase(*slot);
+    attribute_dicts_.erase(*slot);
+  }
 }
 
 NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
@@ -146,7 +156,7 @@ NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
     return kKnown;
   }
   if (kind == Kind::Atom) return kKnown;  // which is guarded by value: the object may be another one
-  guards.read_instance(object);           // which also keeps it, so that its address stands for it
+  read_instance(object);                  // which also keeps it, so that its address stands for it
   PyObject** slot = mg_dict_slot(object);
   NodeId node = slot && *slot ? look_up_key(*slot, name) : kKnown;
   *attributes_.insert(object, name).first = node;
@@ -175,7 +185,7 @@ NodeId Watch::finish_attribute(PyObject* object, PyObject* name, PyObject* value
   PyObject** slot = mg_dict_slot(object);
   bool own_dict = slot && *slot == value;
   if (own_dict || value == (PyObject*)type) {  // __dict__ and __class__
-    guards.read_instance(object);
+    read_instance(object);
     return kKnown;
   }
   py::Ref again = py::Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject*)type));

@@ -180,7 +180,7 @@ class CallModel {
       case Model::ContextReset: return before_context_reset();
       case Model::InstanceDict:
         if (!call_.size()) return watch_.give_up("the call asks for its local variables");
-        if (!watch_.is_fresh(self_) && mg_dict_slot(self_)) watch_.guards.read_instance(self_);
+        if (!watch_.is_fresh(self_) && mg_dict_slot(self_)) watch_.read_instance(self_);
         return;
       case Model::Frames:
         return watch_.give_up("the call runs " + callable_name(call_.callable) + ", which looks at frames");
@@ -375,7 +375,7 @@ void Watch::read_types_of(PyObject* value) {
   PyTypeObject* type = Py_TYPE(value);
   if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
     use_specials(type);
-    if (!PyType_Check(value) && !is_tensor(value) && !is_fresh(value)) guards.read_instance(value);
+    if (!PyType_Check(value) && !is_tensor(value) && !is_fresh(value)) read_instance(value);
   }
   if (PyType_Check(value) && (((PyTypeObject*)value)->tp_flags & Py_TPFLAGS_HEAPTYPE))
     guards.read_specials((PyTypeObject*)value);
@@ -491,7 +491,7 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   }
   if (is_python_class(type) || PyType_Check(callable)) {
     guards.read_specials(type);
-    if (!is_fresh(callable) && !PyType_Check(callable)) guards.read_instance(callable);
+    if (!is_fresh(callable) && !PyType_Check(callable)) read_instance(callable);
     static PyObject* name = PyUnicode_InternFromString("__call__");
     PyObject* found = _PyType_Lookup(type, name);
     if (found && PyFunction_Check(found)) return call.make();
@@ -578,7 +578,7 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
   if (type == &PyType_Type && call.size() == 1) {
     if ((Py_TYPE(args[0])->tp_flags & Py_TPFLAGS_HEAPTYPE) && !is_fresh(args[0]) && !PyType_Check(args[0]) &&
         !is_tensor(args[0]))
-      guards.read_instance(args[0]);
+      read_instance(args[0]);
     return call.make();
   }
   if (!is_plain_constructor(type)) {

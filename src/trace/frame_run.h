@@ -56,6 +56,7 @@ class FrameRun {
 
  private:
   Next step();
+  Next step_listed(Listing& listing);
   Next step_with_nodes(uint8_t operation, uint32_t arg);
   Next jump(uint32_t target);
   Next look_up();

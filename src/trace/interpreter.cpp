@@ -13,6 +13,7 @@
 #include "program/operators.h"
 #include "runtime/state.h"
 #include "trace/frame_run.h"
+#include "trace/listing.h"
 
 namespace magneto::trace {
 
@@ -527,6 +528,13 @@ Next FrameRun::step() {
   return step_variables(instruction.operation, instruction.operand);
 }
 
+Next FrameRun::step_listed(Listing& listing) {
+  listing.begin(view_.code, pc_, watch_.running.size());
+  Next next = step();
+  listing.end();
+  return next;
+}
+
 void FrameRun::add_traceback() {
   if (PyFrameObject* object = PyThreadState_GetFrame(thread_)) {
     PyTraceBack_Here(object);
@@ -569,6 +577,7 @@ bool FrameRun::handle_error(bool with_traceback) {
 
 PyObject* FrameRun::run(bool throwing) {
   previous_ = mg_frame_take(thread_, frame_);
+  Listing* const listing = watch_.listing.get();
   Next next = Next::Go;
   if (throwing) {
     at_ = pc_ - 1;
@@ -577,7 +586,7 @@ PyObject* FrameRun::run(bool throwing) {
   for (;;) {
     if (next == Next::Go) {
       if (watch_.alive() || goes_on()) [[likely]] {
-        next = step();
+        next = !listing ? step() : step_listed(*listing);
         if (next == Next::Go) [[likely]]
           continue;
       } else {

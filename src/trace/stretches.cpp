@@ -7,6 +7,7 @@
 #include "runtime/config.h"
 #include "trace/call_table.h"
 #include "trace/frame_run.h"
+#include "trace/listing.h"
 #include "trace/writer.h"
 
 namespace magneto::trace {
@@ -74,8 +75,12 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   entry_->tensors = guards.take_tensors();
   if (std::string why = first_change(reads); !why.empty())
     give_up("what the call read was changed while it ran: " + why);
-  else
-    add_to_programs(std::move(reads));
+  if (alive() && listing) {
+    std::vector<std::string> lines;
+    arguments_.describe(&lines);
+    program_->set_listing(listing->text(*program_, reads, lines));
+  }
+  if (alive()) add_to_programs(std::move(reads));
   entry_->global_state = std::move(global_state_);
   return alive();
 }
@@ -266,6 +271,7 @@ void Watch::open_stretch(How how) {
   input_checks_ = plug_.tensor_checks();
   start_recording();
   for (size_t i = 0; i < open.size(); ++i) add_input(writer_->tensors[i].first, writer_->tensors[i].second, open[i]);
+  if (listing) listing->start();
   for (FrameRun* frame : running)
     for (size_t i = 0; i < slots_kept(*frame, how); ++i) {
       auto [object, node] = frame->value(i);

@@ -12,6 +12,7 @@
 #include "trace/call_table.h"
 #include "trace/frame_run.h"
 #include "trace/known_types.h"
+#include "trace/listing.h"
 #include "trace/writer.h"
 
 namespace magneto::trace {
@@ -71,6 +72,7 @@ Watch::Watch(const guard::Arguments& arguments, guard::Entry* first, program::Pr
     auto node = static_cast<uint32_t>(arguments.node_of(tensor));
     input_registers_.push_back(program->emit(program::Op::Argument, node));
   }
+  if (Listing::is_wanted()) listing = std::make_unique<Listing>(*this);
   runtime::thread_state().watch = this;
 }
 
@@ -396,7 +398,7 @@ void Watch::walk(PyObject* value, bool printed) {
       }
       if (printed && !repr_is_python(Py_TYPE(object))) watch.read_names((PyObject*)Py_TYPE(object), &PyType_Type);
       if (kind == Kind::Instance) {
-        if (!watch.is_fresh(object)) watch.guards.read_instance(object);
+        if (!watch.is_fresh(object)) watch.read_instance(object);
         return watch.guards.read_specials(Py_TYPE(object));
       }
       if (!seen.insert(object)) return;
@@ -677,7 +679,7 @@ void Watch::write_attribute(PyObject* object, PyObject* name, Value value, bool 
   if (!slot || !*slot)
     return give_up("the call sets the attribute '" + text(name) + "' of a " + type->tp_name +
                    " that existed before it");
-  guards.read_instance(object);
+  read_instance(object);
   if (is_there_already(*slot, name, value)) return;
   Effect effect{value.object ? program::Op::SetAttribute : program::Op::DeleteAttribute,
                 *slot,

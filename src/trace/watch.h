@@ -64,6 +64,7 @@ struct Effect {
 PyObject* dropped_key(const Effect& effect);
 
 class FrameRun;
+class Listing;
 class Writer;
 
 class Watch {
@@ -173,6 +174,7 @@ class Watch {
   void use_specials(PyTypeObject* type);
   void read_types_of(PyObject* value);                // which class it has; of a class, its bases
   int is_instance(PyObject* object, PyObject* type);  // as isinstance; negative: error set
+  void read_instance(PyObject* object);  // its type and which dict is its __dict__; it is older than the call
   void read_truth(PyObject* value);
   void read_iterable(PyObject* value);
   void read_iterator(PyObject* iterator);  // before it is advanced
@@ -250,6 +252,7 @@ class Watch {
   // ---- the parts of the capture
 
   guard::Reads guards;
+  std::unique_ptr<Listing> listing;  // or null
   std::unique_ptr<runtime::Recording> recording;
   size_t frames = 0;               // watched so far
   size_t depth = 0;                // the most that were running at a time

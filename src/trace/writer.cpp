@@ -7,6 +7,7 @@
 #include "guard/atoms.h"
 #include "trace/frame_run.h"
 #include "trace/known_types.h"
+#include "trace/listing.h"
 
 namespace magneto::trace {
 
@@ -37,9 +38,28 @@ PyObject* bound_method(PyObject* value) {
 
 }  // namespace
 
+// While it lives, instructions are written for what the watch has noted under this number.
+class Writer::For {
+ public:
+  For(Writer& writer, Noted what, size_t number) : writer_(writer), listing_(writer.watch_.listing.get()) {
+    if (listing_) before_ = listing_->write_for(what, number, writer.program_->register_count());
+  }
+  ~For() {
+    if (listing_) listing_->write_for(before_, writer_.program_->register_count());
+  }
+  For(const For&) = delete;
+  For& operator=(const For&) = delete;
+
+ private:
+  Writer& writer_;
+  Listing* listing_;
+  uint32_t before_ = 0;
+};
+
 void Writer::start(program::Program* program) {
   first_ = program_ == nullptr;
   program_ = program;
+  at_exit_.clear();
   outputs.clear();
   verb_ = "stores ";
 }
@@ -61,6 +81,7 @@ void Writer::write_effects() {
   bool keeps_state = watch_.keeps_torch_state();
   for (const Effect& effect : watch_.effects) {
     if (!effect.container && keeps_state) continue;
+    For here(*this, Noted::Effect, static_cast<size_t>(&effect - watch_.effects.data()));
     std::vector<uint32_t> operands;
     for (const auto& [object, node] : effect.operands) operands.push_back(value({object.get(), node}));
     program_->emit(effect.op, effect.constant ? program_->add_constant(effect.constant.get()) : 0, operands);
@@ -76,6 +97,7 @@ void Writer::check_drops() {
     PyObject* key = dropped_key(effect);
     if (!effect.drops || !seen.insert(effect.container, key)) continue;
     if (watch_.provenance.reads_number(effect.container, key)) continue;
+    For here(*this, Noted::Effect, static_cast<size_t>(&effect - watch_.effects.data()));
     std::vector<uint32_t> operands{visit(effect.operands[0].first.get())};
     if (key) operands.push_back(visit(key));
     bool attribute = effect.op == Op::SetAttribute || effect.op == Op::DeleteAttribute;
@@ -93,17 +115,27 @@ void Writer::write_nodes() {
     bool is_read = kind != Node::Kind::Symbolic && nodes[id].typed;
     if (!nodes[id].settled && (computes || is_read)) node(id);
   }
-  for (auto [id, length] : nodes.lengths) program_->emit(Op::CheckLength, length, {node(id)});
-  for (auto [id, truth] : nodes.truths)
+  for (size_t i = 0; i < nodes.lengths.size(); ++i) {
+    For here(*this, Noted::Length, i);
+    program_->emit(Op::CheckLength, nodes.lengths[i].second, {node(nodes.lengths[i].first)});
+  }
+  for (size_t i = 0; i < nodes.truths.size(); ++i) {
+    auto [id, truth] = nodes.truths[i];
+    For here(*this, Noted::Truth, i);
     if (!nodes.is_known(id)) program_->emit(Op::CheckTruth, truth, {node(id)});
-  for (NodeId id : nodes.settled_registers)
+  }
+  for (size_t i = 0; i < nodes.settled_registers.size(); ++i) {
+    NodeId id = nodes.settled_registers[i];
+    For here(*this, Noted::SettledRegister, i);
     program_->emit(Op::CheckSame, program_->add_constant(nodes[id].value.get()), {node(id)});
+  }
   nodes.lengths.clear();
 }
 
 uint32_t Writer::node(NodeId id) {
   node_registers_.resize(watch_.provenance.size(), program::kNoRegister);
   if (node_registers_[id] != program::kNoRegister) return node_registers_[id];
+  For here(*this, Noted::Node, id);
   const Node& node = watch_.provenance[id];
   auto operand = [&](NodeId from, const py::Ref& known) {
     if (!watch_.provenance.is_known(from)) return this->node(from);

@@ -54,6 +54,7 @@ class Writer {
   static constexpr uint32_t kOpen = UINT32_MAX - 1;
   static constexpr int kMaxNesting = 100;
 
+  class For;
   uint32_t refuse(const std::string& what);
   uint32_t emit(program::Op op, uint32_t index, const std::vector<uint32_t>& operands = {});
   uint32_t in_program(PyObject* value, program::Op op, uint32_t index);

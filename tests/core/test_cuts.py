@@ -92,6 +92,12 @@ CASES = {
         "def f():\n  d = {'a': 1, 'b': [2]}\n  for v in d.values():\n    box.put(1)\n  return v, d", 2
     ),
     "view_of_a_dict": Case("def f():\n  v = vars(o).items()\n  box.put(1)\n  return len(v), list(v)", 1),
+    "in_a_loop_over_a_generator_with_a_finally_clause": Case(
+        "def g():\n  try: yield 1\n  finally: o.items.append(3)\n"
+        "def f():\n  for x in g():\n    box.put(x)\n    break\n  return len(o.items)",
+        1,
+        complete=False,
+    ),
     "in_a_loop_over_enumerate": Case(
         "def f():\n  for i, x in enumerate(o.items, 5):\n    box.put(i)\n  return i, x", 2
     ),

@@ -155,3 +155,14 @@ def test_values_nested_without_end_do_not_overflow_the_stack(wrap):
     )
     for _ in range(3):
         assert ours.call() == ("returned", ("bool", "False"))
+
+
+def test_attributes_are_guarded_where_the_dict_of_an_object_takes_the_place_of_one_that_the_call_has_dropped():
+    source = (
+        "class C: pass\no = C()\no.n = 1\ndef h(x): return x\ndef g(**k): return h(**k)\ndef f(): return g(x=3), o.n"
+    )
+    plain, ours = both(source)
+    for edit in ("pass", "o.n = 2.5", "o.n = 4"):
+        for world in (plain, ours):
+            world.run(edit)
+        assert ours.call() == plain.call()

@@ -138,14 +138,16 @@ def describe_exception(error: BaseException | None, seen: dict[int, int]) -> Any
     """Type, arguments, the frames with their lines and columns, cause and context."""
     if error is None:
         return None
-    frames = []
+    frames: list[Any] = []
     step = error.__traceback__
     while step:
         code = step.tb_frame.f_code
         if not code.co_filename.startswith(str(Path(__file__).parent)) or "/programs/" in code.co_filename:
             # The very expression, not the instruction: CPython itself is of two minds about the latter.
             positions = next(itertools.islice(code.co_positions(), step.tb_lasti // 2, None))
-            frames.append((code.co_qualname, step.tb_lineno, positions))
+            # Warm code of CPython 3.11 loads a variable along with what comes before it.
+            unsure = isinstance(error, UnboundLocalError) and not step.tb_next
+            frames.append((code.co_qualname,) if unsure else (code.co_qualname, step.tb_lineno, positions))
         step = step.tb_next
     inner: list[Any] = []
     if isinstance(error, BaseExceptionGroup):

@@ -1,0 +1,11 @@
+class State:
+    steps = 0
+
+
+state = State()
+state.steps = 0
+
+
+def f():
+    state.steps += 1
+    return state.steps

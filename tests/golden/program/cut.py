@@ -1,0 +1,18 @@
+import queue
+
+box = queue.SimpleQueue()
+
+
+def send(message):
+    box.put(message)
+    return box.qsize()
+
+
+def f(x):
+    prefix = [x]
+    size = send("hello")
+    prefix.append(size)
+    return prefix
+
+
+arguments = (1,)

@@ -1,0 +1,11 @@
+items = [3, 4]
+
+
+def squares(limit):
+    for item in items:
+        if item < limit:
+            yield item * item
+
+
+def f():
+    return [*squares(4)]
