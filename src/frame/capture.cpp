@@ -73,6 +73,7 @@ Capture capture(RealCall& call, bool whole, const Variant* base) {
     watch.give_up(std::string("internal error: ") + bug.what());
     runtime::warn_once(std::string("magneto: ") + bug.what() + "; the function runs eagerly. Please report this.");
   }
+  capture.met_forbidden = watch.met_forbidden;
   capture.reason = watch.reason();
   capture.where = watch.where();
   if (!watch.has_program()) return capture;

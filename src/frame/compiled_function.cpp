@@ -36,7 +36,8 @@ constexpr int kMaxNesting = 8;  // of captures: each takes C stack
 bool must_stay_eager() {
   const runtime::ThreadState& mine = runtime::thread_state();
   bool watched = mine.watch && (mine.watch->alive() || mine.watch->nesting() == kMaxNesting);
-  return watched || mine.watch_paused || !config().enabled;
+  return watched || mine.watch_paused || mine.left_alone || mine.apart > kMaxNesting || !config().enabled ||
+         runtime::process_state().stance == runtime::Stance::ForceEager;
 }
 
 PyObject* call_through(PyObject* object, PyObject* const* args, size_t flagged_count, PyObject* keyword_names);
@@ -46,7 +47,7 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged_count, Py
   FunctionCall call(self->function, {args, static_cast<size_t>(PyVectorcall_NARGS(flagged_count)), keyword_names});
   ++runtime::process_state().calls;
   if (must_stay_eager()) return call.run(nullptr);
-  if (self->forms->stays_eager()) self->vectorcall = call_through;
+  if (self->forms->stays_eager() && !self->forms->wishes->whole) self->vectorcall = call_through;
   py::Ref keep = py::Ref::borrow(object);  // the call may drop the last reference to it
   return call_form(*self->forms, call);
 }
@@ -63,11 +64,13 @@ PyObject* call_through(PyObject* object, PyObject* const* args, size_t flagged_c
 // ---- the Python type
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* kNames[] = {"fn", "name", "whole", nullptr};
+  static const char* kNames[] = {"fn", "name", "whole", "backend", "guard_export", "guard_fail", nullptr};
   PyObject* function;
+  PyObject *backend = Py_None, *guard_export = Py_None, *guard_fail = Py_None;
   const char* name = "";
   int whole = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|sp", const_cast<char**>(kNames), &function, &name, &whole))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|spOOO", const_cast<char**>(kNames), &function, &name, &whole,
+                                   &backend, &guard_export, &guard_fail))
     return nullptr;
   if (!PyCallable_Check(function)) {
     PyErr_Format(PyExc_TypeError, "CompiledFunction needs a callable, not a %.200s", Py_TYPE(function)->tp_name);
@@ -79,7 +82,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   self->function = Py_NewRef(function);
   self->forms = new Forms;
   self->forms->name = name;
-  self->forms->whole = whole;
+  self->forms->wishes = make_wishes(whole, backend, guard_export, guard_fail);
   return (PyObject*)self;
 }
 
@@ -88,7 +91,9 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(object));
   Py_VISIT(self->function);
   Py_VISIT(self->dict);
-  return self->forms ? self->forms->traverse(visit, arg) : 0;
+  if (!self->forms) return 0;
+  if (int stop = self->forms->wishes->traverse(visit, arg)) return stop;
+  return self->forms->traverse(visit, arg);
 }
 
 int clear(PyObject* object) {
@@ -137,15 +142,9 @@ PyObject* breaks(PyObject* object, PyObject*) { return to_dict(as_compiled(objec
 
 PyObject* describe_variant(Forms& forms, const Variant& variant) {
   const guard::Trie& trie = group_of(forms, *variant.arguments).trie;
-  std::vector<std::string> lines;
-  variant.arguments->describe(&lines);
-  trie.describe(variant, &lines);
-  py::Ref guards = py::Ref::steal(PyList_New(0));
-  for (const std::string& line : lines) {
-    py::Ref text = py::Ref::steal(PyUnicode_FromString(line.c_str()));
-    if (!guards || !text || PyList_Append(guards.get(), text.get()) < 0) return nullptr;
-  }
-  std::vector<const runtime::Segment*> segments = variant.program.segments();
+  py::Ref guards = describe_guards(forms, variant);
+  if (!guards) return nullptr;
+  std::vector<runtime::Segment*> segments = variant.program.segments();
   py::Ref graphs = py::Ref::steal(PyList_New(0));
   for (const runtime::Segment* segment : segments) {
     py::Ref text = py::Ref::steal(PyUnicode_FromString(segment->text().c_str()));
@@ -177,7 +176,7 @@ PyObject* reset(PyObject* object, PyObject*) {
   Forms& forms = *as_compiled(object)->forms;
   Forms old;
   old.name = forms.name;
-  old.whole = forms.whole;
+  old.wishes = forms.wishes;
   std::swap(old, forms);  // destroyed last: it may run arbitrary finalisers
   Py_RETURN_NONE;
 }
@@ -224,6 +223,7 @@ PyObject* guard_ns_after_change(PyObject* object, PyObject* const* args, Py_ssiz
   return time_guards(object, args, count, keyword_names, true);
 }
 
+PyObject* get_whole(PyObject* object, void*) { return PyBool_FromLong(as_compiled(object)->forms->wishes->whole); }
 PyObject* get_name(PyObject* object, void*) { return PyUnicode_FromString(as_compiled(object)->forms->name.c_str()); }
 
 PyMethodDef kMethods[] = {
@@ -249,6 +249,7 @@ PyMemberDef kMembers[] = {
     {nullptr, 0, 0, 0, nullptr}};
 
 PyGetSetDef kGetSets[] = {{"name", get_name, nullptr, "Its name in logs and reports.", nullptr},
+                          {"whole", get_whole, nullptr, "Whether a call that is not one graph is an error.", nullptr},
                           {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
                           {nullptr, nullptr, nullptr, nullptr, nullptr}};
 

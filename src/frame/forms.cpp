@@ -2,11 +2,14 @@
 #include "frame/forms.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "cpython/cpython.h"
+#include "frame/full_graph.h"
 #include "runtime/config.h"
 #include "runtime/log.h"
 #include "runtime/state.h"
+#include "trace/watch.h"
 
 namespace magneto::frame {
 
@@ -19,10 +22,22 @@ Group& group_of(Forms& forms, const guard::Arguments& arguments) {
   return found == forms.groups.end() ? *forms.groups.insert(forms.groups.begin(), Group()) : *found;
 }
 
-size_t op_count(const std::vector<const runtime::Segment*>& segments) {
+size_t op_count(const std::vector<runtime::Segment*>& segments) {
   size_t count = 0;
   for (const runtime::Segment* segment : segments) count += segment->op_count();
   return count;
+}
+
+py::Ref describe_guards(Forms& forms, const Variant& variant) {
+  std::vector<std::string> lines;
+  variant.arguments->describe(&lines);
+  group_of(forms, *variant.arguments).trie.describe(variant, &lines);
+  py::Ref guards = py::Ref::steal(PyList_New(0));
+  for (const std::string& line : lines) {
+    py::Ref text = py::Ref::steal(PyUnicode_FromString(line.c_str()));
+    if (!guards || !text || PyList_Append(guards.get(), text.get()) < 0) return {};
+  }
+  return guards;
 }
 
 namespace {
@@ -34,6 +49,7 @@ std::string with_place(const std::string& reason, const std::string& where) {
 void note_failure(Forms& forms, const std::string& reason, const std::string& where) {
   runtime::count("eager", reason);
   ++forms.failures[with_place(reason, where)];
+  forms.last_reason = reason, forms.last_where = where;
   runtime::log(runtime::Log::Capture, forms.name + ": not compiled: " + with_place(reason, where));
 }
 
@@ -71,10 +87,12 @@ void add_variant(Forms& forms, Capture& captured) {
   if (!group.arguments) group.arguments = variant->arguments;
   variant->arguments = group.arguments;
   group.trie.insert(variant, std::move(captured.reads));
-  std::vector<const runtime::Segment*> segments = variant->program.segments();
+  std::vector<runtime::Segment*> segments = variant->program.segments();
   runtime::counters()["stats"]["graphs"] += static_cast<int64_t>(segments.size());
   note_breaks(forms, captured);
   forms.failures_in_a_row = 0;
+  runtime::note_time("watch", variant->watch_ms / 1e3);
+  runtime::note_time("build", variant->build_ms / 1e3);
   variant->last_used = runtime::process_state().hits;
   runtime::log(runtime::Log::Capture, forms.name + ": compiled, " + std::to_string(op_count(segments)) +
                                           " operations, " + std::to_string(group.trie.size(*variant)) + " guards");
@@ -92,29 +110,93 @@ void add_variant(Forms& forms, Capture& captured) {
   }
 }
 
+// ---- what others are told, and may say. False: an error is set
+
+bool tell_compilation(const Forms& forms, bool starts) {
+  py::Ref callback = py::Ref::borrow(runtime::process_state().compile_callback);
+  if (!callback) return true;
+  runtime::LeaveAlone alone;
+  py::Ref done =
+      py::Ref::steal(PyObject_CallFunction(callback.get(), "Os", starts ? Py_True : Py_False, forms.name.c_str()));
+  return static_cast<bool>(done);
+}
+
+bool tell_guards(Forms& forms, const Variant& variant) {
+  py::Ref callback = forms.wishes->guard_export;
+  if (!callback) return true;
+  py::Ref guards = describe_guards(forms, variant);
+  runtime::LeaveAlone alone;
+  py::Ref done = py::Ref::steal(guards ? PyObject_CallOneArg(callback.get(), guards.get()) : nullptr);
+  return static_cast<bool>(done);
+}
+
+bool tell_guard_failure(const Forms& forms, const std::string& why) {
+  py::Ref callback = forms.wishes->guard_fail;
+  if (!callback) return true;
+  runtime::LeaveAlone alone;
+  py::Ref done = py::Ref::steal(PyObject_CallFunction(callback.get(), "s", why.c_str()));
+  return static_cast<bool>(done);
+}
+
+bool lower(const Forms& forms, const Variant& variant) {
+  py::Ref backend = forms.wishes->backend;
+  if (!backend) return true;
+  runtime::LeaveAlone alone;
+  auto start = std::chrono::steady_clock::now();
+  std::vector<runtime::Segment*> segments = variant.program.segments();
+  bool done =
+      std::all_of(segments.begin(), segments.end(), [&](auto* segment) { return segment->lower(backend.get()); });
+  runtime::note_time("backend", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  return done;
+}
+
+// Of a call that was made: what is to be said about its capture. False: an error is set, in place of the result.
+bool conclude(Forms& forms, const Capture& captured, Variant* filled) {
+  bool told = (!filled || lower(forms, *filled)) && (!captured.variant || tell_guards(forms, *filled));
+  told = tell_compilation(forms, false) && told;
+  if (!told || filled || !forms.wishes->whole || captured.reason.empty() || captured.reason == trace::kNoTensorWork)
+    return told;
+  set_full_graph_error(forms.name, captured.reason, captured.where);
+  return false;
+}
+
 // Watches this call. `base`: a variant that fits, but could not finish an earlier call.
 PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> base) {
   ++forms.captures;
   runtime::count("stats", "captures");
-  Capture captured = capture(call, forms.whole, base.get());
+  if (!tell_compilation(forms, true)) return nullptr;
+  Capture captured = capture(call, forms.wishes->whole, base.get());
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   if (base) base->captures_in_vain = captured.added ? 0 : base->captures_in_vain + 1;
-  if (Variant* variant = captured.variant ? captured.variant.get() : captured.added ? base.get() : nullptr)
-    variant->depth = std::max(variant->depth, captured.depth);
+  std::shared_ptr<Variant> filled = captured.variant ? captured.variant : captured.added ? base : nullptr;
+  if (filled) filled->depth = std::max(filled->depth, captured.depth);
   if (captured.variant)
     add_variant(forms, captured);
   else if (captured.added)
     note_breaks(forms, captured);
-  else if (!base)
+  else if (captured.met_forbidden)
+    --forms.captures;  // it is to be met again
+  else if (!base && (captured.result || !forms.wishes->whole))
     ++forms.failures_in_a_row;
   if (!captured.reason.empty()) note_failure(forms, captured.reason, captured.where);
-  PyErr_Restore(type, value, traceback);
-  return captured.result.release();
+  if (!captured.result) {
+    if (!tell_compilation(forms, false)) PyErr_Clear();
+    PyErr_Restore(type, value, traceback);
+    return nullptr;
+  }
+  return conclude(forms, captured, filled.get()) ? captured.result.release() : nullptr;
+}
+
+// magneto.run and stances.
+bool may_capture() {
+  return !runtime::thread_state().run_only && runtime::process_state().stance == runtime::Stance::Default;
 }
 
 // Whether another capture of a function that has variants may pay.
-bool may_capture_more(const Forms& forms) { return forms.captures < config().recapture_limit && why_not_now().empty(); }
+bool may_capture_more(const Forms& forms) {
+  return may_capture() && forms.captures < config().recapture_limit && why_not_now().empty();
+}
 
 // CPython had to finish a call: plans a capture that adds what was missing.
 void note_left(Forms& forms, Variant& variant, const std::string& why) {
@@ -149,18 +231,42 @@ void miss_past_limit(Forms& forms, const RealCall& call) {
   forms.drop_variants();
 }
 
+// A call that is not captured.
+PyObject* run_eagerly(const Forms& forms, RealCall& call, const std::string& why, const std::string& where = "") {
+  if (!forms.wishes->whole || why == trace::kNoTensorWork) return call.run(nullptr);
+  set_full_graph_error(forms.name, why, where);
+  return nullptr;
+}
+
+// Where nothing may be captured.
+PyObject* miss_by_order(Forms& forms, RealCall& call) {
+  if (runtime::thread_state().run_only || runtime::process_state().stance != runtime::Stance::FailOnRecompile)
+    return call.run(nullptr);
+  std::string why = forms.variants.empty() ? "it was not compiled before" : why_not_fitting(forms, call);
+  set_user_error("a call of " + forms.name +
+                 " has to be captured, which the stance 'fail_on_recompile' forbids: " + why);
+  return nullptr;
+}
+
 // No variant fits: watch this call, if that may still pay.
 PyObject* miss(Forms& forms, RealCall& call) {
-  if (forms.stays_eager() || forms.failures_in_a_row >= config().capture_attempts) return call.run(nullptr);
+  if (const char* never = mg_why_unsupported()) return run_eagerly(forms, call, never);
+  if (forms.stays_eager() || forms.failures_in_a_row >= config().capture_attempts)
+    return run_eagerly(forms, call, forms.last_reason, forms.last_where);
+  if (!may_capture()) return miss_by_order(forms, call);
   if (forms.captures >= config().recapture_limit) {
     miss_past_limit(forms, call);
-    return call.run(nullptr);
+    return run_eagerly(forms, call, kCapturedTooOften);
   }
   if (std::string why = why_not_now(); !why.empty()) {
     note_failure(forms, why, "");
-    return call.run(nullptr);
+    return run_eagerly(forms, call, why);
   }
-  if (!forms.variants.empty()) note_miss(forms, why_not_fitting(forms, call));
+  if (!forms.variants.empty()) {
+    std::string why = why_not_fitting(forms, call);
+    note_miss(forms, why);
+    if (!tell_guard_failure(forms, why)) return nullptr;
+  }
   return capture_call(forms, call, nullptr);
 }
 
@@ -216,6 +322,18 @@ void Forms::drop_variants() {
   std::vector<std::shared_ptr<Variant>> old_variants;
   std::vector<Group> old_groups;
   old_variants.swap(variants), old_groups.swap(groups);
+}
+
+std::shared_ptr<const Wishes> make_wishes(bool whole, PyObject* backend, PyObject* guard_export, PyObject* guard_fail) {
+  auto given = [](PyObject* object) { return object == Py_None ? py::Ref() : py::Ref::borrow(object); };
+  return std::make_shared<Wishes>(Wishes{whole, given(backend), given(guard_export), given(guard_fail)});
+}
+
+int Wishes::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(backend.get());
+  Py_VISIT(guard_export.get());
+  Py_VISIT(guard_fail.get());
+  return 0;
 }
 
 int Forms::traverse(visitproc visit, void* arg) const {

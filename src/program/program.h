@@ -175,7 +175,7 @@ class Program {
   uint32_t add_place(CodePlace place);
   void set_segment(std::unique_ptr<runtime::Segment> segment);
   // That do anything, with those behind the cuts.
-  std::vector<const runtime::Segment*> segments() const;
+  std::vector<runtime::Segment*> segments() const;
   // The registers that hold the inputs of the segment; otherwise these are the tensors among the arguments.
   void set_segment_inputs(std::vector<uint32_t> inputs, std::unique_ptr<runtime::TensorChecks> checks) {
     segment_inputs_ = std::move(inputs);

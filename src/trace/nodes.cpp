@@ -6,6 +6,7 @@
 #include "program/operators.h"
 #include "trace/call_table.h"
 #include "trace/frame_run.h"
+#include "trace/rules.h"
 
 namespace magneto::trace {
 
@@ -95,7 +96,7 @@ void FrameRun::take_nodes() {
 void FrameRun::hand_over(PyObject** called, PyObject** args, size_t total, PyObject* keyword_names) {
   PyObject* callable = *called;
   watch_.handover = {};
-  watch_.handover.expect(callable);
+  if (rule_of(callable) == Rule::None) watch_.handover.expect(callable);
   if (!stack_nodes_) return;
   watch_.settle(node_at(called));
   set_node(called, kKnown);
