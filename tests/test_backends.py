@@ -1,7 +1,10 @@
 """Backends: the registry, entry points, what a backend is given, what its callable may do, and the built-in ones."""
 
+import gc
 import importlib.metadata
 import pickle
+import threading
+import weakref
 
 import magneto
 import pytest
@@ -284,3 +287,48 @@ def test_same_compares_deeply():
     assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})
     assert same({1, 2}, {2, 1}) and not same({1}, {2})
     assert not same(torch.tensor([1]), torch.tensor([2]))
+
+
+def test_a_dropped_function_takes_its_graphs_and_weights_along():
+    dead = []
+    for _ in range(3):
+        module = nn.Linear(2, 2)
+        held = []
+
+        def backend(gm, example_inputs, held=held):
+            held.append(gm)
+            return lambda *inputs, held=held: gm(*inputs)
+
+        compiled = magneto.compile(module, backend=backend)
+        held.append(compiled)  # which leads back to what the backend made
+        for _ in range(3):
+            compiled(torch.ones(1, 2))
+        dead += [weakref.ref(module), weakref.ref(module.weight), weakref.ref(held[1])]
+        del module, held, backend, compiled
+    gc.collect()
+    assert [reference() for reference in dead] == [None] * 9
+
+
+def test_threads_may_compile_run_and_reset_with_a_backend():
+    counter = CompileCounter()
+    compiled = magneto.compile(work, backend=counter)
+    errors = []
+
+    def calls(seed):
+        try:
+            with torch.no_grad():
+                for i in range(40):
+                    x = torch.full((2 + (seed + i) % 3,) * 2, float(i))
+                    assert torch.equal(compiled(x, x + 1), work(x, x + 1))
+                    if seed == 0 and i % 10 == 9:
+                        magneto.reset()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=calls, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert counter.frame_count >= 3

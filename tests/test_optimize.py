@@ -1,6 +1,7 @@
 """magneto.optimize and optimize_assert: as decorators, and as blocks in which every function is captured."""
 
 import json
+import os
 import threading
 
 import magneto
@@ -223,3 +224,28 @@ def test_generators_and_comprehensions_in_the_block_are_pythons():
     with magneto.optimize():
         for _ in range(3):
             assert torch.equal(uses(x), expected)
+
+
+def test_functions_of_the_other_compiler_work_in_the_block():
+    other = torch.compile(lambda x: x * 2 + 1, backend="eager")
+
+    def uses(x):
+        return other(x) + 1
+
+    x = torch.randn(3)
+    with magneto.optimize():
+        for _ in range(4):
+            assert torch.equal(uses(x), x * 2 + 1 + 1)
+        assert torch.equal(other(torch.ones(5)), torch.full((5,), 3.0))
+    assert torch.equal(uses(torch.ones(4)), torch.full((4,), 4.0))
+
+
+def test_a_forked_child_goes_on_in_the_block():
+    with magneto.optimize():
+        work(torch.ones(2))
+        child = os.fork()
+        if child == 0:
+            good = torch.equal(work(torch.ones(2)), (torch.ones(2) * 2).sin() + 1)
+            os._exit(0 if good and magneto.counters["stats"]["hits"] == 1 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        work(torch.ones(2))

@@ -175,7 +175,7 @@ def _names() -> str:
 
 @register_backend
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Magneto's own tiers. magneto.compile needs no torch.fx for it; other compilers may hand it their graphs."""
+    """Magneto's own tiers. magneto.compile needs no torch.fx for it; others may hand it graphs of ATen operators."""
     graph = _graph_of(gm, example_inputs)
     return lambda *inputs: tuple(graph.run(inputs))
 
