@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import sys
 import threading
 import weakref
 
@@ -493,3 +494,13 @@ def test_fullgraph_lets_functions_without_tensor_work_and_errors_of_the_user_be(
         with pytest.raises(KeyError, match="mine"):
             compiled(torch.ones(2), True)
     assert torch.equal(compiled(torch.ones(2), False), torch.full((2,), 2.0))
+
+
+def test_fullgraph_is_no_error_under_a_debugger():
+    compiled = magneto.compile(lambda x: x + 1, fullgraph=True)
+    sys.settrace(lambda *event: None)
+    try:
+        result = compiled(torch.ones(2))
+    finally:
+        sys.settrace(None)
+    assert torch.equal(result, torch.full((2,), 2.0))

@@ -150,14 +150,49 @@ bool lower(const Forms& forms, const Variant& variant) {
   return done;
 }
 
+// An error that is set is out of the way of what runs meanwhile, and comes before the errors of that.
+class ErrorAside {
+ public:
+  ErrorAside() { PyErr_Fetch(&type_, &value_, &traceback_); }
+  ~ErrorAside() {
+    if (type_) PyErr_Restore(type_, value_, traceback_);
+  }
+  ErrorAside(const ErrorAside&) = delete;
+  ErrorAside& operator=(const ErrorAside&) = delete;
+
+ private:
+  PyObject *type_, *value_, *traceback_;
+};
+
 // Of a call that was made: what is to be said about its capture. False: an error is set, in place of the result.
-bool conclude(Forms& forms, const Capture& captured, Variant* filled) {
-  bool told = (!filled || lower(forms, *filled)) && (!captured.variant || tell_guards(forms, *filled));
-  told = tell_compilation(forms, false) && told;
-  if (!told || filled || !forms.wishes->whole || captured.reason.empty() || captured.reason == trace::kNoTensorWork)
-    return told;
+bool conclude(Forms& forms, const Capture& captured, const std::shared_ptr<Variant>& filled) {
+  bool good = (!captured.variant || tell_guards(forms, *filled)) && (!filled || lower(forms, *filled));
+  {
+    ErrorAside aside;
+    auto found = std::find(forms.variants.begin(), forms.variants.end(), filled);
+    if (!good && found != forms.variants.end()) {  // the next call is to meet the same
+      forms.variants.erase(found);
+      remove_variant(forms, *filled);
+      --forms.captures;
+    }
+    good = tell_compilation(forms, false) && good;
+  }
+  if (!good || filled || !forms.wishes->whole || captured.reason.empty() || captured.reason == trace::kNoTensorWork)
+    return good;
   set_full_graph_error(forms.name, captured.reason, captured.where);
   return false;
+}
+
+void note_capture(Forms& forms, Capture& captured, bool has_base) {
+  if (captured.variant)
+    add_variant(forms, captured);
+  else if (captured.added)
+    note_breaks(forms, captured);
+  else if (captured.met_forbidden)
+    --forms.captures;  // it is to be met again
+  else if (!has_base && (captured.result || !forms.wishes->whole))
+    ++forms.failures_in_a_row;
+  if (!captured.reason.empty()) note_failure(forms, captured.reason, captured.where);
 }
 
 // Watches this call. `base`: a variant that fits, but could not finish an earlier call.
@@ -166,26 +201,15 @@ PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> ba
   runtime::count("stats", "captures");
   if (!tell_compilation(forms, true)) return nullptr;
   Capture captured = capture(call, forms.wishes->whole, base.get());
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
   if (base) base->captures_in_vain = captured.added ? 0 : base->captures_in_vain + 1;
   std::shared_ptr<Variant> filled = captured.variant ? captured.variant : captured.added ? base : nullptr;
   if (filled) filled->depth = std::max(filled->depth, captured.depth);
-  if (captured.variant)
-    add_variant(forms, captured);
-  else if (captured.added)
-    note_breaks(forms, captured);
-  else if (captured.met_forbidden)
-    --forms.captures;  // it is to be met again
-  else if (!base && (captured.result || !forms.wishes->whole))
-    ++forms.failures_in_a_row;
-  if (!captured.reason.empty()) note_failure(forms, captured.reason, captured.where);
-  if (!captured.result) {
-    if (!tell_compilation(forms, false)) PyErr_Clear();
-    PyErr_Restore(type, value, traceback);
-    return nullptr;
+  {
+    ErrorAside aside;
+    note_capture(forms, captured, base != nullptr);
+    if (!captured.result) tell_compilation(forms, false);
   }
-  return conclude(forms, captured, filled.get()) ? captured.result.release() : nullptr;
+  return captured.result && conclude(forms, captured, filled) ? captured.result.release() : nullptr;
 }
 
 // magneto.run and stances.
@@ -260,7 +284,7 @@ PyObject* miss(Forms& forms, RealCall& call) {
   }
   if (std::string why = why_not_now(); !why.empty()) {
     note_failure(forms, why, "");
-    return run_eagerly(forms, call, why);
+    return mg_is_tracing(PyThreadState_Get()) ? call.run(nullptr) : run_eagerly(forms, call, why);
   }
   if (!forms.variants.empty()) {
     std::string why = why_not_fitting(forms, call);
