@@ -1,6 +1,7 @@
 """magneto.explain: what it reports, and that a person can read it."""
 
 import re
+import sys
 
 import magneto
 import pytest
@@ -29,6 +30,10 @@ def calls_left_out(x):
     return left_out(x * 2)
 
 
+def looks_at_frames(x):
+    return x * 2, sys._getframe().f_lineno
+
+
 def test_a_function_that_compiles():
     told = magneto.explain(work)(torch.ones(3), factor=3.0)
     assert told.state == "compiled"
@@ -47,14 +52,22 @@ def test_a_function_that_compiles():
 
 
 def test_a_function_that_stays_eager_says_why_and_what_to_do():
-    told = magneto.explain(calls_left_out)(torch.ones(3))
+    told = magneto.explain(looks_at_frames)(torch.ones(3))
     assert told.state == "eager"
     assert (told.graph_count, told.op_count, told.graphs, told.guards) == (0, 0, [], [])
-    assert len(told.reasons) == 1 and "disabled" in next(iter(told.reasons))
+    assert len(told.reasons) == 1 and "looks at frames" in next(iter(told.reasons))
     text = str(told)
     assert "not compiled because" in text and next(iter(told.reasons)) in text
     assert "with the same results" in text
-    assert "compile what is around that call instead" in text
+    assert "Compile the functions that do the tensor work instead" in text
+
+
+def test_a_function_that_calls_a_disabled_one_is_in_parts():
+    told = magneto.explain(calls_left_out)(torch.ones(3))
+    assert (told.state, told.reasons, told.graph_count) == ("compiled", {}, 1)
+    (reason,) = told.breaks
+    assert "left_out, which is disabled" in reason
+    assert f"in several parts because {reason}" in str(told)
 
 
 def test_needed_gradients_are_explained():

@@ -1,4 +1,4 @@
-"""magneto.compile in all its forms, disable, reset, is_compiling and is_supported, and their error messages."""
+"""magneto.compile in all its forms, fullgraph, reset, is_compiling and is_supported, and their error messages."""
 
 import functools
 import gc
@@ -198,9 +198,9 @@ def test_compile_with_disable_gives_back_what_was_given():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"backend": "nativ"}, r"unknown backend 'nativ'; expected one of 'native', 'eager'"),
+        ({"backend": "nativ"}, r"unknown backend 'nativ'; expected one of 'aten_eager', 'eager', 'inductor', 'native'"),
         ({"mode": "fast"}, r"unknown mode 'fast'; expected one of 'default', 'reduce-overhead'"),
-        ({"options": {"a": 1}}, r"backend 'native' has no options today, got options=\{'a': 1\}"),
+        ({"options": {"a": 1}}, r"backend 'native' has no options, got options=\{'a': 1\}"),
         ({"options": {}, "mode": "default"}, r"mode or options, not both"),
     ],
 )
@@ -215,7 +215,7 @@ def test_wrong_values_are_user_errors_that_say_what_was_expected(arguments, mess
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"backend": 3}, r"backend expects one of 'native', 'eager', got 3 of type int"),
+        ({"backend": 3}, r"backend expects a name \(.*'native'.*\) or a callable .*, got 3 of type int"),
         ({"fullgraph": 1}, r"fullgraph expects True or False, got 1 of type int"),
         ({"disable": "no"}, r"disable expects True or False, got 'no' of type str"),
         ({"dynamic": "auto"}, r"dynamic expects True, False or None, got 'auto' of type str"),
@@ -265,7 +265,7 @@ def test_fullgraph_passes_results_through_where_capture_works():
 
     x = torch.randn(3)
     check_compiled(good, x, expected=x.relu() + 1)
-    assert good.compiled.state() == "compiled"
+    assert good.state() == "compiled"
     assert good.__name__ == "good"
 
 
@@ -273,7 +273,8 @@ def test_fullgraph_raises_where_capture_fails_and_says_why():
     def bad(x):
         return disabled_scale(x)
 
-    with pytest.raises(magneto.UserError, match=r"fullgraph=True.*bad.*could not be captured.*disabled.*or compile w"):
+    said = r"(?s)fullgraph=True.*bad.*could not be captured.*disabled.*or compile w"
+    with pytest.raises(magneto.UserError, match=said):
         magneto.compile(bad, fullgraph=True)(torch.ones(2))
     # Without it the same call is simply eager.
     assert torch.equal(magneto.compile(bad)(torch.ones(2)), scale(torch.ones(2)))
@@ -312,26 +313,6 @@ def test_fullgraph_is_quiet_when_compiling_is_switched_off():
 
     with magneto.config.patch(enabled=False):
         assert torch.equal(bad(torch.ones(2)), scale(torch.ones(2)))
-
-
-def test_disabled_functions_run_as_python_inside_compiled_ones():
-    seen = []
-
-    @magneto.disable
-    def left_out(x):
-        seen.append(magneto.is_compiling())
-        return x + 1
-
-    @magneto.compile
-    def outer(x):
-        return left_out(x * 2)
-
-    for i in range(4):
-        x = torch.full((2,), float(i))
-        assert torch.equal(outer(x), x * 2 + 1)
-    assert seen == [False] * 4
-    assert any("disabled" in reason for reason in outer.failures())
-    assert any("disabled" in reason for reason in magneto.counters["eager"])
 
 
 def test_disable_in_all_its_forms():
@@ -409,7 +390,7 @@ def test_reset_makes_a_function_that_gave_up_try_again():
 
     @magneto.compile
     def sometimes(x):
-        return disabled_scale(x) if wish["fail"] else scale(x)
+        return (sys._getframe(), scale(x))[1] if wish["fail"] else scale(x)
 
     for _ in range(magneto.config.capture_attempts + 1):
         sometimes(torch.ones(2))

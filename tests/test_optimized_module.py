@@ -291,7 +291,7 @@ def test_pickling_pickles_the_original_and_compiles_again(fullgraph):
     check_same(compiled, net, x)
     loaded = pickle.loads(pickle.dumps(compiled))
     assert isinstance(loaded, magneto.OptimizedModule) and type(loaded._orig_mod) is Net
-    assert type(loaded._magneto_call) is type(compiled._magneto_call)
+    assert loaded._magneto_call.whole is fullgraph
     check_same(loaded, net, x)
 
 
@@ -436,3 +436,15 @@ def test_disabled_module_is_the_original_in_every_other_respect():
 def test_constructing_it_directly_compiles():
     net = Net().eval()
     check_same(magneto.OptimizedModule(net), net, torch.randn(2, 4))
+
+
+def test_a_compiled_module_is_part_of_the_graph_of_a_compiled_function():
+    net = Net().eval()
+    compiled = magneto.compile(net)
+    outer = magneto.compile(lambda x: compiled(x) + compiled.forward(x), fullgraph=True)
+    x = torch.randn(2, 4)
+    for _ in range(3):
+        assert torch.equal(outer(x), net(x) + net(x))
+    assert compiled._magneto_call.state() == "new"
+    (variant,) = outer.variants()
+    assert (variant["hits"], len(variant["graphs"])) == (2, 1)

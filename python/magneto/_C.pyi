@@ -21,7 +21,15 @@ class CompiledFunction:
 
     def __repr__(self) -> str: ...
 
-    def __init__(self, fn: Callable[..., Any], name: str = ..., whole: bool = ...) -> None: ...
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str = ...,
+        whole: bool = ...,
+        backend: Callable[..., Any] | None = ...,
+        guard_export: Callable[[list[str]], object] | None = ...,
+        guard_fail: Callable[[str], object] | None = ...,
+    ) -> None: ...
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any: ...
 
     def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
@@ -55,16 +63,55 @@ class CompiledFunction:
     @property
     def name(self) -> str: ...
 
+    @property
+    def whole(self) -> bool: ...
+
 def is_compiling() -> bool:
     """Whether this thread is watching a call."""
 
-def call_disabled(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Runs fn unwatched; a watch that is going on gives up."""
+def graph_break(msg: str = ...) -> None:
+    """Cuts a compiled program in two where it is called, and does nothing else. `msg` is the reason that is told."""
+
+class ScopedFunction:
+    """
+    A function that runs eagerly ('eager'), unwatched ('skip') or without capturing anything new ('run').
+    """
+
+    def __repr__(self) -> str: ...
+
+    def __init__(self, fn: Callable[..., Any], scope: str) -> None: ...
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any: ...
+
+    def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
+
+    fn: Callable[..., Any]
+
+    @property
+    def scope(self) -> str: ...
 
 def counters() -> dict[str, dict[str, int]]:
     """What happened, as group -> name -> count."""
 
-def reset_counters() -> None: ...
+def count(group: str, name: str) -> None: ...
+
+def reset_counters() -> None:
+    """Sets the counters to zero and forgets the times."""
+
+def compile_times() -> dict[str, list[float]]:
+    """By phase, the seconds that each compilation took."""
+
+def set_stance(stance: str) -> str:
+    """Returns the stance before."""
+
+def set_rule(function: object, rule: str) -> None:
+    """
+    What watched calls do when they meet the function: 'allow', 'disallow', 'forbid', 'constant' or 'none'.
+    """
+
+def set_compile_callback(callback: object | None) -> None:
+    """
+    Calls callback(starts, name) before and after each compilation; None: nobody.
+    """
 
 def settings() -> list[tuple[str, str, bool | int | str]]:
     """All settings, as (name, what it does, default)."""
@@ -83,6 +130,22 @@ def everywhere(mode: str) -> None:
     """
     'watch': all Python code of the process runs in Magneto's interpreter; 'capture': every function is compiled by its second call; 'off': neither.
     """
+
+class CaptureScope:
+    """Every function that is called inside it is captured."""
+
+    def __init__(self, whole: bool, backend: object | None, guard_export: object | None, guard_fail: object | None, dynamic: object | None, skipped: Sequence[str], kept: Sequence[str]) -> None: ...
+
+    def enter(self) -> int:
+        """
+        Of this thread, which must keep the scope alive until it leaves it; returns what to leave to.
+        """
+
+    @staticmethod
+    def leave(outer: int) -> None: ...
+
+    def clear(self) -> None:
+        """Forgets everything that was compiled."""
 
 def why_no_frame_hook() -> str:
     """Empty if frames can be hooked on this Python; else why not."""
@@ -196,6 +259,10 @@ class CacheEntry:
     @property
     def compile_id(self) -> Any:
         """What the guarded code said, or None."""
+
+    @property
+    def original(self) -> CodeType | None:
+        """The code that `code` stands in for, or None once that is gone."""
 
     @property
     def trace_annotation(self) -> str:
@@ -469,6 +536,10 @@ class GraphValue:
         """
         The number of the first value that lives in the same memory; its own if none does.
         """
+
+    @property
+    def hint(self) -> int | None:
+        """Of a size: the number in the recorded call."""
 
     @property
     def is_number(self) -> bool:

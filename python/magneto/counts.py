@@ -38,7 +38,9 @@ class Counters(Mapping[str, CounterGroup]):
 
     ``counters["stats"]`` has captures, graphs, calls and hits, ``counters["eager"]`` counts each reason for which a
     capture was given up, ``counters["recompile"]`` each reason for which a function was captured again, and
-    ``counters["graph_break"]`` each call of something unknown that cuts a program into parts.
+    ``counters["graph_break"]`` each call of something unknown that cuts a program into parts, by place,
+    and ``counters["unknown_call"]`` by name. ``counters["backend_skipped"]`` counts graphs that stay with the native
+    tier, ``counters["backend_error"]`` errors that what backends made has raised.
     ``counters["cuda_graphs"]`` and ``counters["cuda_graphs_refused"]`` tell the same of CUDA graphs.
     A group or name that was never counted is empty or 0.
     """

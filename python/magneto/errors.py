@@ -2,7 +2,15 @@
 
 from magneto._C import UserError
 
-__all__ = ["DataDependent", "InternalError", "RecordError", "UserAttributeError", "UserError", "UserTypeError"]
+__all__ = [
+    "BackendError",
+    "DataDependent",
+    "InternalError",
+    "RecordError",
+    "UserAttributeError",
+    "UserError",
+    "UserTypeError",
+]
 
 
 class InternalError(RuntimeError):
@@ -15,6 +23,10 @@ class RecordError(UserError):
 
 class DataDependent(RecordError):
     """What a program does depends on the contents of a tensor, which a graph must not."""
+
+
+class BackendError(UserError):
+    """A backend could not compile a graph; the error that it raised is the cause."""
 
 
 class UserTypeError(UserError, TypeError):

@@ -1,5 +1,6 @@
 """magneto.explain: run a function and tell what Magneto made of it, in words for someone who never read this code."""
 
+import contextlib
 import functools
 import re
 import time
@@ -11,10 +12,9 @@ from typing import Any
 from torch import nn
 
 from magneto import _C
-from magneto.errors import UserTypeError
+from magneto.errors import UserError, UserTypeError
 from magneto.front_door import name_of
-from magneto.full_graph import FullGraphFunction
-from magneto.optimized_module import DisabledModule, OptimizedModule
+from magneto.optimized_module import ModuleProxy, OptimizedModule
 from magneto.settings import config
 
 __all__ = ["Explanation", "explain"]
@@ -36,7 +36,10 @@ _ADVICE = (
     (r"\bsubclass\b", "Pass plain torch.Tensor arguments."),
     (r"\bargument\b", "Pass tensors, numbers, strings, and lists, tuples or dicts of them, each tensor once."),
     (r"\bno tensor", "There are no tensor operations to compile; leave it as plain Python."),
-    (r"\bopcode|\binstruction|\bwritten in C\b|\bguarded\b", "Compile the functions that do the tensor work instead."),
+    (
+        r"\bopcode|\binstruction|\bwritten in C\b|\bguarded\b|\bframes\b",
+        "Compile the functions that do the tensor work instead.",
+    ),
 )
 _NO_ADVICE = "Nothing is wrong with your program: results are the same, only not faster."
 _GUARDS_SHOWN = 8
@@ -112,10 +115,14 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
     call, compiled = _call_and_compiled(fn)
 
     def explain_call(*args: Any, **kwargs: Any) -> Explanation:
+        # With fullgraph=True the reason is an error, and is told all the same.
+        quiet = contextlib.suppress(UserError) if compiled.whole else contextlib.nullcontext()
         started = time.perf_counter()
-        call(*args, **kwargs)
+        with quiet:
+            call(*args, **kwargs)
         between = time.perf_counter()
-        call(*args, **kwargs)
+        with quiet:
+            call(*args, **kwargs)
         ended = time.perf_counter()
         return _explanation(compiled, {"first_call": between - started, "second_call": ended - between})
 
@@ -124,14 +131,13 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
 
 def _call_and_compiled(fn: Callable[..., Any]) -> tuple[Callable[..., Any], _C.CompiledFunction]:
     if compiled := _compiled_of(fn):
-        # With fullgraph=True the reason would be an error instead of an explanation.
         call: Callable[..., Any] = compiled
         if isinstance(fn, types.MethodType):
             call = functools.partial(compiled, fn.__self__)
         elif isinstance(fn, nn.Module) and not isinstance(fn, OptimizedModule):
             call = functools.partial(compiled, fn)
         return call, compiled
-    target = fn._orig_mod if isinstance(fn, DisabledModule) else fn
+    target = fn._orig_mod if isinstance(fn, ModuleProxy) else fn
     compiled = _C.CompiledFunction(target, name_of(target))
     return compiled, compiled
 
@@ -141,8 +147,6 @@ def _compiled_of(fn: object) -> _C.CompiledFunction | None:
         return _compiled_of(fn.__func__)
     if isinstance(fn, OptimizedModule):
         return _compiled_of(fn._magneto_call)
-    if isinstance(fn, FullGraphFunction):
-        return fn.compiled
     if isinstance(fn, _C.CompiledFunction):
         return fn
     if isinstance(fn, nn.Module):

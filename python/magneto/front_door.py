@@ -1,25 +1,25 @@
-"""The front door: compile, disable, reset, is_compiling and is_supported, with their arguments checked."""
+"""The front door: magneto.compile, and magneto.optimize, which is also a context manager."""
 
 import functools
+import os
+import sysconfig
+import threading
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast, overload
 
+import torch
 from torch import nn
 
 from magneto import _C
 from magneto.errors import UserError, UserTypeError
-from magneto.full_graph import FullGraphFunction
-from magneto.optimized_module import DisabledModule, ModuleProxy, OptimizedModule
-from magneto.registry import compiled_function, reset
+from magneto.optimized_module import ModuleProxy, OptimizedModule
+from magneto.registry import capture_scope, compiled_function
+from magneto.wishes import GuardFail, Wishes, check_bool, check_target
 
-__all__ = ["Support", "compile", "disable", "is_compiling", "is_supported", "reset"]
+__all__ = ["compile", "optimize", "optimize_assert"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-BACKENDS = ("native", "eager")
-MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 @overload
@@ -28,7 +28,7 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str = "native",
+    backend: str | Callable[..., Any] = "native",
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
@@ -41,7 +41,7 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str = "native",
+    backend: str | Callable[..., Any] = "native",
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
@@ -53,7 +53,7 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str = "native",
+    backend: str | Callable[..., Any] = "native",
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
@@ -66,107 +66,123 @@ def compile(
     A module comes back as an OptimizedModule. A class is changed in place and comes back itself: calls of its instances
     run compiled, and all instances share one cache, so with many instances rather compile each of them.
 
-    fullgraph: raise UserError at a call that cannot be captured, instead of running it eagerly.
+    fullgraph: raise UserError at a call that cannot be captured as one graph, instead of running parts of it eagerly.
     dynamic: None: sizes and numbers among the arguments are fixed at first, and those that change are left open by the
         second capture. True: all are left open from the first capture on. False: each is captured by itself.
-    backend: "native" or "eager". Both replay the captured operations one by one today.
-    mode: one of torch.compile's names. It has no effect today.
-    options: options of the backend. Neither backend has any today, so only None and an empty dict are accepted.
+    backend: a name of ``magneto.list_backends()``, or a callable (gm, example_inputs) -> callable.
+    mode: one of torch.compile's names; for backends that take a mode. The native one has no use for it today.
+    options: for backends that take options. The native one has none today.
     disable: give back what was given, uncompiled.
     """
-    _check_arguments(fullgraph, dynamic, backend, mode, options, disable)
-
-    def decorate(target: F) -> F:
-        _check_target("compile", target)
-        return target if disable else cast(F, _compiled(target, fullgraph, dynamic))
-
-    return decorate if fn_or_module is None else decorate(fn_or_module)
+    check_bool("disable", disable)
+    wishes = Wishes(fullgraph, dynamic, backend, mode, options)
+    wishes.check()
+    return _decorator("compile", fn_or_module, wishes, disable)
 
 
-@overload
-def disable(fn: None = None, recursive: bool = True) -> Callable[[F], F]: ...
+class optimize:  # a function to its users, hence the name
+    """``magneto.compile`` with the arguments of PyTorch's older function; as a decorator, or as a context manager.
 
+    ``optimize(...)(fn)`` compiles `fn`. In ``with optimize(...):`` every Python function that this thread calls is
+    captured, as if it had been compiled; functions of torch, of Magneto and of Python's own library only as parts of
+    others. What was captured stays for the next such block with the same arguments.
 
-@overload
-def disable(fn: F, recursive: bool = True) -> F: ...
-
-
-def disable(fn: F | None = None, recursive: bool = True) -> F | Callable[[F], F]:
-    """Makes a function, module or class run as plain Python, also where something compiled calls it.
-
-    Something compiled is taken back: the original runs. A function that calls a disabled one stays eager today.
-    With recursive=False, functions called by `fn` may be compiled again; today they are not, as with True.
+    nopython: as fullgraph of ``magneto.compile``. disable: change nothing.
+    guard_export_fn: called with the guards, as texts, of each new compiled form.
+    guard_fail_fn: called with a GuardFail when no compiled form fits a call, before that is captured.
     """
-    _check_bool("recursive", recursive)
 
+    def __init__(
+        self,
+        backend: str | Callable[..., Any] = "native",
+        *,
+        nopython: bool = False,
+        guard_export_fn: Callable[[list[str]], object] | None = None,
+        guard_fail_fn: Callable[[GuardFail], object] | None = None,
+        disable: bool = False,
+        dynamic: bool | None = None,
+    ) -> None:
+        check_bool("nopython", nopython)
+        check_bool("disable", disable)
+        self._wishes = Wishes(nopython, dynamic, backend, None, None, guard_export_fn, guard_fail_fn)
+        self._wishes.check()
+        self._disable = disable
+        self._outer = threading.local()
+
+    def __call__(self, fn: F) -> F:
+        return cast(F, _decorator("optimize", fn, self._wishes, self._disable))
+
+    def __enter__(self) -> "optimize":
+        entered: list[tuple[Any, int]] = self._outer.__dict__.setdefault("entered", [])
+        if self._disable or _C.supported():
+            entered.append((None, 0))
+        else:
+            scope = capture_scope(self._wishes, *_files())
+            entered.append((scope, scope.enter()))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        scope, outer = self._outer.entered.pop()
+        if scope is not None:
+            scope.leave(outer)
+
+
+def optimize_assert(
+    backend: str | Callable[..., Any] = "native",
+    *,
+    guard_export_fn: Callable[[list[str]], object] | None = None,
+    guard_fail_fn: Callable[[GuardFail], object] | None = None,
+    dynamic: bool | None = None,
+) -> optimize:
+    """``optimize`` with nopython=True: what cannot be captured as one graph is an error."""
+    return optimize(
+        backend, nopython=True, guard_export_fn=guard_export_fn, guard_fail_fn=guard_fail_fn, dynamic=dynamic
+    )
+
+
+@functools.cache
+def _files() -> tuple[list[str], list[str]]:
+    """Whose functions are only captured as parts of others, and which folders in these are different."""
+    paths = sysconfig.get_paths()
+    ours = [os.path.dirname(os.path.abspath(file)) for file in (torch.__file__, __file__)]
+    skipped = [*ours, paths["stdlib"], paths["platstdlib"]]
+    kept = [paths["purelib"], paths["platlib"]]
+    return [*(path + os.sep for path in skipped), "<frozen "], [path + os.sep for path in kept]
+
+
+def _decorator(name: str, target: Any, wishes: Wishes, disable: bool) -> Any:
     def decorate(target: F) -> F:
-        _check_target("disable", target)
-        return cast(F, _disabled(target))
+        check_target(name, target)
+        return target if disable else cast(F, _compiled(target, wishes))
 
-    return decorate if fn is None else decorate(fn)
-
-
-def is_compiling() -> bool:
-    """Whether this thread is inside a call that Magneto is watching."""
-    return _C.is_compiling()
+    return decorate if target is None and name == "compile" else decorate(target)
 
 
-@dataclass(frozen=True)
-class Support:
-    """Whether something works here; true or false by itself, and the reason when it does not."""
-
-    reason: str
-
-    def __bool__(self) -> bool:
-        return not self.reason
-
-
-def is_supported() -> Support:
-    """Whether this Python can capture; when not, ``is_supported().reason`` says why, and everything runs eagerly."""
-    return Support(_C.supported())
-
-
-def _compiled(target: Any, fullgraph: bool, dynamic: bool | None) -> Any:
+def _compiled(target: Any, wishes: Wishes) -> Any:
+    if wishes.fullgraph and (reason := _C.supported()):
+        raise UserError(f"fullgraph=True, but nothing can be captured here: {reason}")
     target = original_of(target)
     if isinstance(target, (staticmethod, classmethod)):
-        return type(target)(_compiled(target.__func__, fullgraph, dynamic))
+        return type(target)(_compiled(target.__func__, wishes))
     if isinstance(target, type):
         name = f"{target.__qualname__}.__call__"
-        return _replace_call(target, lambda call: _compiled_callable(call, name, fullgraph, dynamic))
+        return replace_call(target, lambda call: _compiled_callable(call, name, wishes))
     if isinstance(target, nn.Module):
-        return OptimizedModule(target, fullgraph=fullgraph, dynamic=dynamic)
-    return _compiled_callable(target, name_of(target), fullgraph, dynamic)
+        return OptimizedModule(target, wishes=wishes)
+    return _compiled_callable(target, name_of(target), wishes)
 
 
-def _compiled_callable(fn: Callable[..., Any], name: str, fullgraph: bool, dynamic: bool | None) -> Callable[..., Any]:
-    compiled = compiled_function(fn, name, whole=fullgraph, dynamic=dynamic)
+def _compiled_callable(fn: Callable[..., Any], name: str, wishes: Wishes) -> Callable[..., Any]:
+    compiled = compiled_function(fn, name, wishes)
     functools.update_wrapper(compiled, fn)
-    return FullGraphFunction(compiled) if fullgraph else compiled
-
-
-def _disabled(target: Any) -> Any:
-    target = original_of(target)
-    if isinstance(target, (staticmethod, classmethod)):
-        return type(target)(_disabled(target.__func__))
-    if isinstance(target, type):
-        return _replace_call(target, _disabled)
-    if isinstance(target, nn.Module):
-        return DisabledModule(target)
-
-    @functools.wraps(target)
-    def disabled(*args: Any, **kwargs: Any) -> Any:
-        return _C.call_disabled(target, *args, **kwargs)
-
-    return disabled
+    return compiled
 
 
 def original_of(target: Any) -> Any:
     """What was compiled or disabled, if `target` is the result of that; otherwise `target` itself."""
     if isinstance(target, ModuleProxy):
         return target._orig_mod
-    if isinstance(target, FullGraphFunction):
-        return target.compiled.fn
-    if isinstance(target, _C.CompiledFunction):
+    if isinstance(target, (_C.CompiledFunction, _C.ScopedFunction)):
         return target.fn
     if isinstance(target, types.MethodType):
         function = original_of(target.__func__)
@@ -180,7 +196,8 @@ def name_of(target: Any) -> str:
     return name if isinstance(name, str) else type(target).__qualname__
 
 
-def _replace_call(cls: type, replace: Callable[[Callable[..., Any]], Callable[..., Any]]) -> type:
+def replace_call(cls: type, replace: Callable[[Callable[..., Any]], Callable[..., Any]]) -> type:
+    """Changes what calling an instance of the class does."""
     for base in cls.__mro__:
         call = vars(base).get("__call__")
         if call is not None:
@@ -190,44 +207,3 @@ def _replace_call(cls: type, replace: Callable[[Callable[..., Any]], Callable[..
         f"the class {cls.__qualname__} has no __call__: its instances cannot be called, so there is nothing to "
         "compile; give one of its methods instead"
     )
-
-
-def _check_target(name: str, target: object) -> None:
-    if not callable(target) and not isinstance(target, (staticmethod, classmethod)):
-        raise UserTypeError(
-            f"magneto.{name} expects a function, a method, an nn.Module or a class, "
-            f"got {target!r} of type {type(target).__name__}"
-        )
-
-
-def _check_arguments(
-    fullgraph: object, dynamic: object, backend: object, mode: object, options: object, disable: object
-) -> None:
-    _check_bool("fullgraph", fullgraph)
-    _check_bool("disable", disable)
-    if dynamic is not None:
-        _check_bool("dynamic", dynamic, "True, False or None")
-    _check_choice("backend", backend, BACKENDS)
-    if mode is not None:
-        _check_choice("mode", mode, MODES)
-    if options is None:
-        return
-    if not isinstance(options, Mapping):
-        raise UserTypeError(f"options expects a dict or None, got {options!r} of type {type(options).__name__}")
-    if mode is not None:
-        raise UserError(f"give mode or options, not both; got mode={mode!r} and options={options!r}")
-    if options:
-        raise UserError(f"the backend {backend!r} has no options today, got options={options!r}; leave it out")
-
-
-def _check_bool(name: str, value: object, expected: str = "True or False") -> None:
-    if not isinstance(value, bool):
-        raise UserTypeError(f"{name} expects {expected}, got {value!r} of type {type(value).__name__}")
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    listed = ", ".join(repr(choice) for choice in choices)
-    if not isinstance(value, str):
-        raise UserTypeError(f"{name} expects one of {listed}, got {value!r} of type {type(value).__name__}")
-    if value not in choices:
-        raise UserError(f"unknown {name} {value!r}; expected one of {listed}")

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, cast
 
 from torch import nn
 
-from magneto._C import call_disabled
-from magneto.errors import UserAttributeError
-from magneto.full_graph import FullGraphFunction
+from magneto._C import ScopedFunction
+from magneto.errors import UserAttributeError, UserTypeError
 from magneto.registry import compiled_function
+from magneto.wishes import Wishes
 
-__all__ = ["DisabledModule", "ModuleProxy", "OptimizedModule"]
+__all__ = ["ModuleProxy", "OptimizedModule", "ScopedModule"]
 
 # What Python looks up on the type, so that __getattr__ cannot pass it on. A proxy gets those that its original has.
 _SPECIAL_METHODS = (
@@ -33,7 +33,8 @@ class ModuleProxy(nn.Module):
 
     _orig_mod: nn.Module
     _magneto_call: Callable[..., Any]
-    _OWN: ClassVar[frozenset[str]] = frozenset({"_orig_mod", "_magneto_call"})
+    _magneto_how: Any  # for copies: what else it was made with
+    _OWN: ClassVar[frozenset[str]] = frozenset({"_orig_mod", "_magneto_call", "_magneto_how"})
 
     # The type's slots find these, and both are C: a call of the proxy runs no bytecode before the compiled function's.
     __call__ = property(operator.attrgetter("_magneto_call"))
@@ -46,8 +47,8 @@ class ModuleProxy(nn.Module):
         proxy: ModuleProxy = object.__new__(_with_special_methods(cast(Any, cls), names))
         return proxy
 
-    def __init__(self, orig_mod: nn.Module, call: Callable[..., Any]) -> None:
-        self.__dict__.update(_orig_mod=orig_mod, _magneto_call=call)
+    def __init__(self, orig_mod: nn.Module, call: Callable[..., Any], how: Any) -> None:
+        self.__dict__.update(_orig_mod=orig_mod, _magneto_call=call, _magneto_how=how)
 
     def _like_this(self, orig_mod: nn.Module) -> "ModuleProxy":
         """Another of this kind, around another module; each kind says how."""
@@ -139,31 +140,41 @@ class OptimizedModule(ModuleProxy):
     The original is ``_orig_mod``. Methods of the original that call the module themselves run it as it is, uncompiled.
     """
 
-    def __init__(self, orig_mod: nn.Module, *, fullgraph: bool = False, dynamic: bool | None = None) -> None:
-        compiled = compiled_function(orig_mod, type(orig_mod).__qualname__, whole=fullgraph, dynamic=dynamic)
+    def __init__(self, orig_mod: nn.Module, *, wishes: Wishes | None = None) -> None:
+        _check_module("OptimizedModule", orig_mod)
+        wishes = wishes or Wishes()
+        compiled = compiled_function(orig_mod, type(orig_mod).__qualname__, wishes)
         # For inspect.signature(); a module's own __call__ says nothing about what it takes.
         compiled.__dict__["__wrapped__"] = orig_mod.forward
-        ModuleProxy.__init__(self, orig_mod, FullGraphFunction(compiled) if fullgraph else compiled)
+        ModuleProxy.__init__(self, orig_mod, compiled, wishes)
 
     def _like_this(self, orig_mod: nn.Module) -> ModuleProxy:
-        return OptimizedModule(orig_mod, fullgraph=isinstance(self._magneto_call, FullGraphFunction))
+        return OptimizedModule(orig_mod, wishes=self._magneto_how)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _load_optimized, (self._orig_mod, isinstance(self._magneto_call, FullGraphFunction))
+        return _load_optimized, (self._orig_mod, self._magneto_how)
 
 
-def _load_optimized(orig_mod: nn.Module, fullgraph: bool) -> OptimizedModule:
-    return OptimizedModule(orig_mod, fullgraph=fullgraph)
+def _load_optimized(orig_mod: nn.Module, wishes: Wishes) -> OptimizedModule:
+    return OptimizedModule(orig_mod, wishes=wishes)
 
 
-class DisabledModule(ModuleProxy):
-    """What ``magneto.disable(module)`` gives: calls run as Python, never as part of something compiled."""
+class ScopedModule(ModuleProxy):
+    """What ``magneto.disable(module)`` and ``magneto.run(module)`` give; `scope` as of a ScopedFunction."""
 
-    def __init__(self, orig_mod: nn.Module) -> None:
-        ModuleProxy.__init__(self, orig_mod, functools.partial(call_disabled, orig_mod))
+    def __init__(self, orig_mod: nn.Module, scope: str, call: Callable[..., Any] | None = None) -> None:
+        _check_module("ScopedModule", orig_mod)
+        scoped = ScopedFunction(call or orig_mod, scope)
+        scoped.__dict__.update(__module__=type(orig_mod).__module__, __qualname__=type(orig_mod).__qualname__)
+        ModuleProxy.__init__(self, orig_mod, scoped, scope)
 
     def _like_this(self, orig_mod: nn.Module) -> ModuleProxy:
-        return DisabledModule(orig_mod)
+        return ScopedModule(orig_mod, self._magneto_how)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return DisabledModule, (self._orig_mod,)
+        return ScopedModule, (self._orig_mod, self._magneto_how)
+
+
+def _check_module(name: str, module: object) -> None:
+    if not isinstance(module, nn.Module):
+        raise UserTypeError(f"{name} expects an nn.Module, got {module!r} of type {type(module).__name__}")

@@ -1,7 +1,7 @@
 """magneto.config: the settings of the native table as attributes, checked by name and by type."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 from magneto import _C
@@ -46,8 +46,14 @@ class Config:
         return "\n".join(lines)
 
     @contextlib.contextmanager
-    def patch(self, **changes: SettingValue) -> Iterator[None]:
-        """Changes settings inside a ``with`` block, or while a decorated function runs, and puts them back after it."""
+    def patch(
+        self, name: str | Mapping[str, SettingValue] = "", value: SettingValue | None = None, /, **named: SettingValue
+    ) -> Iterator[None]:
+        """Changes settings inside a ``with`` block, or while a decorated function runs, and puts them back after it.
+
+        ``patch(cache_limit=16)``, ``patch("cache_limit", 16)`` and ``patch({"cache_limit": 16})`` are the same.
+        """
+        changes = {**_changes(name, value), **named}
         for name, value in changes.items():
             _check(name, value)
         before = {name: _C.get_setting(name) for name in changes}
@@ -70,6 +76,18 @@ def _value(name: str) -> SettingValue:
         return _C.get_setting(name)
     except UserError as error:
         raise UserAttributeError(str(error)) from None
+
+
+def _changes(name: object, value: SettingValue | None) -> Mapping[str, SettingValue]:
+    if isinstance(name, Mapping) and value is None:
+        return name
+    if name == "" and value is None:
+        return {}
+    if isinstance(name, str) and value is not None:
+        return {name: value}
+    raise UserTypeError(
+        f"config.patch expects settings by name, a dict, or a name and a value, got {name!r}, {value!r}"
+    )
 
 
 def _check(name: str, value: object) -> None:

@@ -54,6 +54,7 @@ Capture capture(RealCall& call, bool whole, const Variant* base, std::vector<gua
     capture.result = py::Ref::steal(call.run(nullptr));
     return capture;
   }
+  capture.was_open = !open_keys.empty() || !arguments->open().empty();
   double start = now_ms();
   HookScope hook;
   auto variant = std::make_shared<Variant>();
@@ -75,6 +76,7 @@ Capture capture(RealCall& call, bool whole, const Variant* base, std::vector<gua
     watch.give_up(std::string("internal error: ") + bug.what());
     runtime::warn_once(std::string("magneto: ") + bug.what() + "; the function runs eagerly. Please report this.");
   }
+  capture.met_forbidden = watch.met_forbidden;
   capture.reason = watch.reason();
   capture.where = watch.where();
   if (!watch.has_program()) return capture;

@@ -51,11 +51,13 @@ struct Capture {
   py::Ref result;                    // of the call; null: a Python error is set
   std::shared_ptr<Variant> variant;  // null: not compiled, for this reason, or part of the base
   bool added = false;                // to the base
+  bool met_forbidden = false;        // magneto.forbid_in_graph
   std::string reason, where;
   int depth = 0;                       // of Python calls
   std::vector<std::string> breaks;     // why the program is in several parts
   std::vector<guard::Read> reads;      // the guards of the variant, to be put into the function's trie
   guard::RootNames roots;              // what they start from
+  bool was_open = false;               // sizes or numbers were to stay open
   std::vector<guard::Opening> pinned;  // what was to stay open and did not
 };
 

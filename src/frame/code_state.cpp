@@ -101,6 +101,10 @@ PyObject* new_or_none(PyObject* borrowed) { return Py_NewRef(borrowed ? borrowed
 PyObject* get_check_fn(PyObject* self, void*) { return new_or_none(as_entry(self)->check_fn); }
 PyObject* get_code(PyObject* self, void*) { return new_or_none(as_entry(self)->code); }
 PyObject* get_compile_id(PyObject* self, void*) { return new_or_none(as_entry(self)->compile_id); }
+PyObject* get_original(PyObject* self, void*) {
+  PyObject* reference = as_entry(self)->original;
+  return reference ? PyObject_CallNoArgs(reference) : Py_NewRef(Py_None);
+}
 PyObject* get_trace_annotation(PyObject* self, void*) { return new_or_none(as_entry(self)->trace_annotation); }
 PyObject* get_backend(PyObject* self, void*) { return new_or_none(as_entry(self)->backend); }
 PyObject* get_extra_state(PyObject* self, void*) { return new_or_none(as_object(as_entry(self)->state)); }
@@ -128,6 +132,7 @@ int clear_entry(PyObject* self) {
   Py_CLEAR(entry->check_fn);
   Py_CLEAR(entry->code);
   Py_CLEAR(entry->compile_id);
+  Py_CLEAR(entry->original);
   Py_CLEAR(entry->backend);
   return 0;
 }
@@ -147,6 +152,7 @@ PyGetSetDef kEntryGetSets[] = {
     {"code", get_code, nullptr, "The new code, or None once the entry is invalid.", nullptr},
     {"next", get_next, nullptr, "The next entry of the same code object, or None.", nullptr},
     {"compile_id", get_compile_id, nullptr, "What the guarded code said, or None.", nullptr},
+    {"original", get_original, nullptr, "The code that `code` stands in for, or None once that is gone.", nullptr},
     {"trace_annotation", get_trace_annotation, nullptr, "The name of its region in profiles.", nullptr},
     {"backend", get_backend, nullptr, "Whose callback made it.", nullptr},
     {"extra_state", get_extra_state, nullptr, "The _ExtraState that it belongs to, or None.", nullptr},
@@ -275,7 +281,9 @@ py::Ref add_entry(PyCodeObject* original, PyObject* guarded_code, PyObject* back
   mg_code_map* map = mg_code_map_new(original, reinterpret_cast<PyCodeObject*>(guarded.code.get()));
   if (!map) return {};
   ExtraState* state = need_code_state(original);
-  auto* entry = state ? PyObject_GC_New(CacheEntry, runtime::process_state().cache_entry_type) : nullptr;
+  py::Ref original_reference = py::Ref::steal(PyWeakref_NewRef(as_object(original), nullptr));
+  auto* entry =
+      state && original_reference ? PyObject_GC_New(CacheEntry, runtime::process_state().cache_entry_type) : nullptr;
   if (!entry) {
     mg_code_map_free(map);
     return {};
@@ -283,6 +291,7 @@ py::Ref add_entry(PyCodeObject* original, PyObject* guarded_code, PyObject* back
   entry->check_fn = guarded.check_fn.release();
   entry->code = guarded.code.release();
   entry->compile_id = guarded.compile_id.release();
+  entry->original = original_reference.release();
   entry->trace_annotation = guarded.trace_annotation.release();
   entry->region = guarded.region;
   entry->backend = Py_XNewRef(backend);

@@ -15,6 +15,7 @@ struct CacheEntry {
   PyObject* check_fn;  // owned, as are the others
   PyObject* code;      // null once the entry is invalid
   PyObject* compile_id;
+  PyObject* original;  // a weak reference to the code that it stands in for
   PyObject* trace_annotation;
   const char* region;  // the text of the annotation
   PyObject* backend;

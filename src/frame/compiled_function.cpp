@@ -36,7 +36,8 @@ constexpr int kMaxNesting = 8;  // of captures: each takes C stack
 bool must_stay_eager() {
   const runtime::ThreadState& mine = runtime::thread_state();
   bool watched = mine.watch && (mine.watch->alive() || mine.watch->nesting() == kMaxNesting);
-  return watched || mine.watch_paused || !config().enabled;
+  return watched || mine.watch_paused || mine.left_alone || mine.apart > kMaxNesting || !config().enabled ||
+         runtime::process_state().stance == runtime::Stance::ForceEager;
 }
 
 PyObject* call_through(PyObject* object, PyObject* const* args, size_t flagged_count, PyObject* keyword_names);
@@ -46,7 +47,7 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t flagged_count, Py
   FunctionCall call(self->function, {args, static_cast<size_t>(PyVectorcall_NARGS(flagged_count)), keyword_names});
   ++runtime::process_state().calls;
   if (must_stay_eager()) return call.run(nullptr);
-  if (self->forms->stays_eager()) self->vectorcall = call_through;
+  if (self->forms->stays_eager() && !self->forms->wishes->whole) self->vectorcall = call_through;
   py::Ref keep = py::Ref::borrow(object);  // the call may drop the last reference to it
   return call_form(*self->forms, call);
 }
@@ -63,13 +64,14 @@ PyObject* call_through(PyObject* object, PyObject* const* args, size_t flagged_c
 // ---- the Python type
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* kNames[] = {"fn", "name", "whole", "dynamic", nullptr};
+  static const char* kNames[] = {"fn", "name", "whole", "backend", "guard_export", "guard_fail", "dynamic", nullptr};
   PyObject* function;
+  PyObject *backend = Py_None, *guard_export = Py_None, *guard_fail = Py_None;
   const char* name = "";
   int whole = 0;
   PyObject* dynamic = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|spO", const_cast<char**>(kNames), &function, &name, &whole,
-                                   &dynamic))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|spOOOO", const_cast<char**>(kNames), &function, &name, &whole,
+                                   &backend, &guard_export, &guard_fail, &dynamic))
     return nullptr;
   if (!PyCallable_Check(function)) {
     PyErr_Format(PyExc_TypeError, "CompiledFunction needs a callable, not a %.200s", Py_TYPE(function)->tp_name);
@@ -81,8 +83,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   self->function = Py_NewRef(function);
   self->forms = new Forms;
   self->forms->name = name;
-  self->forms->whole = whole;
-  if (dynamic != Py_None) self->forms->dynamic = dynamic == Py_True ? Forms::Dynamic::Always : Forms::Dynamic::Never;
+  self->forms->wishes = make_wishes(whole, backend, guard_export, guard_fail, dynamic);
   return (PyObject*)self;
 }
 
@@ -91,7 +92,9 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(object));
   Py_VISIT(self->function);
   Py_VISIT(self->dict);
-  return self->forms ? self->forms->traverse(visit, arg) : 0;
+  if (!self->forms) return 0;
+  if (int stop = self->forms->wishes->traverse(visit, arg)) return stop;
+  return self->forms->traverse(visit, arg);
 }
 
 int clear(PyObject* object) {
@@ -140,15 +143,9 @@ PyObject* breaks(PyObject* object, PyObject*) { return to_dict(as_compiled(objec
 
 PyObject* describe_variant(Forms& forms, const Variant& variant) {
   const guard::Trie& trie = group_of(forms, *variant.arguments).trie;
-  std::vector<std::string> lines;
-  variant.arguments->describe(&lines);
-  trie.describe(variant, &lines);
-  py::Ref guards = py::Ref::steal(PyList_New(0));
-  for (const std::string& line : lines) {
-    py::Ref text = py::Ref::steal(PyUnicode_FromString(line.c_str()));
-    if (!guards || !text || PyList_Append(guards.get(), text.get()) < 0) return nullptr;
-  }
-  std::vector<const runtime::Segment*> segments = variant.program.segments();
+  py::Ref guards = describe_guards(forms, variant);
+  if (!guards) return nullptr;
+  std::vector<runtime::Segment*> segments = variant.program.segments();
   py::Ref graphs = py::Ref::steal(PyList_New(0));
   for (const runtime::Segment* segment : segments) {
     py::Ref text = py::Ref::steal(PyUnicode_FromString(segment->text().c_str()));
@@ -182,8 +179,7 @@ PyObject* reset(PyObject* object, PyObject*) {
   Forms& forms = *as_compiled(object)->forms;
   Forms old;
   old.name = forms.name;
-  old.whole = forms.whole;
-  old.dynamic = forms.dynamic;
+  old.wishes = forms.wishes;
   std::swap(old, forms);  // destroyed last: it may run arbitrary finalisers
   Py_RETURN_NONE;
 }
@@ -230,6 +226,7 @@ PyObject* guard_ns_after_change(PyObject* object, PyObject* const* args, Py_ssiz
   return time_guards(object, args, count, keyword_names, true);
 }
 
+PyObject* get_whole(PyObject* object, void*) { return PyBool_FromLong(as_compiled(object)->forms->wishes->whole); }
 PyObject* get_name(PyObject* object, void*) { return PyUnicode_FromString(as_compiled(object)->forms->name.c_str()); }
 
 PyMethodDef kMethods[] = {
@@ -255,6 +252,7 @@ PyMemberDef kMembers[] = {
     {nullptr, 0, 0, 0, nullptr}};
 
 PyGetSetDef kGetSets[] = {{"name", get_name, nullptr, "Its name in logs and reports.", nullptr},
+                          {"whole", get_whole, nullptr, "Whether a call that is not one graph is an error.", nullptr},
                           {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
                           {nullptr, nullptr, nullptr, nullptr, nullptr}};
 

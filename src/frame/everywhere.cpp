@@ -1,13 +1,9 @@
 // Every Python function of the process: a table of compiled forms by function, and what happens to a frame.
 #include "frame/everywhere.h"
 
-#include <memory>
-#include <unordered_map>
-#include <vector>
+#include <algorithm>
 
-#include "cpython/ref.h"
 #include "cpython/text.h"
-#include "frame/forms.h"
 #include "frame/hook.h"
 #include "runtime/config.h"
 #include "runtime/state.h"
@@ -30,38 +26,50 @@ struct CodeRecord {
   bool is_plain = false;  // runs as it is from now on
 };
 
-// What is known of one function. The reference drops the entry when the function dies.
-struct Entry {
-  py::Ref reference;
-  std::shared_ptr<Forms> forms;
-};
-
-using Table = std::unordered_map<PyObject*, Entry>;
-
-Table& table() {
-  static Table& table = *new Table;
-  return table;
+// The scope of the mode Capture, for all threads.
+CaptureScope& everybody() {
+  static CaptureScope& scope = *new CaptureScope(std::make_shared<Wishes>(), {}, {});
+  return scope;
 }
 
-PyObject* function_died(PyObject* address, PyObject*) {
-  auto node = table().extract(static_cast<PyObject*>(PyLong_AsVoidPtr(address)));
-  Py_RETURN_NONE;  // what it held goes last, when the table is in order again
+// In whose table, and at which address, a function is about to die.
+struct Death {
+  std::weak_ptr<FunctionTable> table;
+  PyObject* function;
+};
+constexpr const char* kDeath = "magneto.death";
+
+PyObject* function_died(PyObject* capsule, PyObject*) {
+  auto* death = static_cast<Death*>(PyCapsule_GetPointer(capsule, kDeath));
+  // What the entry held goes last, when the table is in order again.
+  if (auto table = death->table.lock()) auto node = table->extract(death->function);
+  Py_RETURN_NONE;
 }
 
 PyMethodDef kFunctionDied = {"function_died", function_died, METH_O, nullptr};
 
+py::Ref watch_death(PyObject* function, const std::shared_ptr<FunctionTable>& table) {
+  auto death = std::make_unique<Death>(Death{table, function});
+  py::Ref capsule = py::Ref::steal(PyCapsule_New(
+      death.get(), kDeath, [](PyObject* object) { delete static_cast<Death*>(PyCapsule_GetPointer(object, kDeath)); }));
+  if (!capsule) return {};
+  death.release();
+  py::Ref callback = py::Ref::steal(PyCFunction_New(&kFunctionDied, capsule.get()));
+  return py::Ref::steal(callback ? PyWeakref_NewRef(function, callback.get()) : nullptr);
+}
+
 // The forms of a function; null, without an error, if it cannot be followed.
-std::shared_ptr<Forms> forms_of(PyFunctionObject* function) {
+std::shared_ptr<Forms> forms_of(CaptureScope& scope, PyFunctionObject* function) {
   PyObject* object = reinterpret_cast<PyObject*>(function);
-  if (auto found = table().find(object); found != table().end()) return found->second.forms;
-  py::Ref address = py::Ref::steal(PyLong_FromVoidPtr(object));
-  py::Ref callback = py::Ref::steal(address ? PyCFunction_New(&kFunctionDied, address.get()) : nullptr);
-  py::Ref reference = py::Ref::steal(callback ? PyWeakref_NewRef(object, callback.get()) : nullptr);
+  FunctionTable& table = *scope.table;
+  if (auto found = table.find(object); found != table.end()) return found->second.forms;
+  py::Ref reference = watch_death(object, scope.table);
   if (!reference) return PyErr_Clear(), nullptr;
   auto forms = std::make_shared<Forms>();
   forms->name = py::text(function->func_qualname);
+  forms->wishes = scope.wishes;
   forms->has_told = true;  // nobody has asked for this function
-  table().emplace(object, Entry{std::move(reference), forms});
+  table.emplace(object, FunctionForms{std::move(reference), forms});
   return forms;
 }
 
@@ -142,18 +150,6 @@ class FrameCall final : public RealCall {
   bool has_run_ = false;
 };
 
-// Whoever is watched further out, and paused, has nothing to do with what is watched here.
-class Unpaused {
- public:
-  Unpaused() : paused_(std::exchange(runtime::thread_state().watch_paused, 0)) {}
-  ~Unpaused() { runtime::thread_state().watch_paused = paused_; }
-  Unpaused(const Unpaused&) = delete;
-  Unpaused& operator=(const Unpaused&) = delete;
-
- private:
-  int paused_;
-};
-
 // ---- the two modes
 
 PyObject* watch_alone(PyThreadState* thread, mg_frame* frame, int throwing) {
@@ -163,7 +159,7 @@ PyObject* watch_alone(PyThreadState* thread, mg_frame* frame, int throwing) {
     program::Program program;
     trace::Watch watch{arguments, &entry, &program};
   };
-  Unpaused unpaused;
+  runtime::Unpaused unpaused;
   // Nothing is known of a generator that is resumed. Somebody who has given up will do for it, as for many calls.
   CodeRecord* record = record_of(mg_frame_code(frame));
   mg_frame_view view;
@@ -177,17 +173,18 @@ PyObject* watch_alone(PyThreadState* thread, mg_frame* frame, int throwing) {
   return trace::watch_frame(thread, frame, throwing);
 }
 
-PyObject* call_captured(PyThreadState* thread, mg_frame* frame) {
+PyObject* call_captured(PyThreadState* thread, mg_frame* frame, CaptureScope& scope) {
   mg_fresh_frame fresh;
-  if (!mg_fresh_frame_read(frame, &fresh) || !is_function(fresh)) return evaluate_below(thread, frame, 0);
+  if (!mg_fresh_frame_read(frame, &fresh) || !is_function(fresh) || !scope.takes(fresh.code))
+    return evaluate_below(thread, frame, 0);
   CodeRecord* record = record_of(fresh.code);
   if (!record || record->is_plain) return evaluate_below(thread, frame, 0);
-  std::shared_ptr<Forms> forms = forms_of(fresh.function);
+  std::shared_ptr<Forms> forms = forms_of(scope, fresh.function);
   FrameArguments arguments(fresh);
   if (!forms || arguments.failed()) return evaluate_below(thread, frame, 0);
   py::Ref code = py::Ref::borrow(reinterpret_cast<PyObject*>(fresh.code));
   FrameCall call(thread, frame, fresh.function, arguments.get());
-  Unpaused unpaused;
+  runtime::Apart apart;
   PyObject* result = call_form(*forms, call);
   if (!call.has_run()) {
     record->unpaid = 0;
@@ -210,14 +207,16 @@ PyObject* evaluate_deep(PyThreadState* thread, mg_frame* frame, int throwing) {
 }  // namespace
 
 PyObject* evaluate_everywhere(PyThreadState* thread, mg_frame* frame, int throwing) {
-  if (mg_is_tracing(thread) || mg_why_unsupported() || !runtime::config().enabled)
+  auto& mine = runtime::thread_state();
+  if (mg_is_tracing(thread) || mg_why_unsupported() || !runtime::config().enabled || mine.left_alone ||
+      runtime::process_state().stance == runtime::Stance::ForceEager)
     return evaluate_below(thread, frame, throwing);
-  int& nested = runtime::thread_state().everywhere_nested;
+  int& nested = mine.everywhere_nested;
   ++nested;
   PyObject* result = nested > kMaxNested                                        ? evaluate_deep(thread, frame, throwing)
                      : runtime::process_state().everywhere == Everywhere::Watch ? watch_alone(thread, frame, throwing)
                      : throwing ? evaluate_below(thread, frame, throwing)
-                                : call_captured(thread, frame);
+                                : call_captured(thread, frame, mine.capture_scope ? *mine.capture_scope : everybody());
   --nested;
   return result;
 }
@@ -227,7 +226,41 @@ void set_everywhere(Everywhere mode) {
   bool was_on = std::exchange(state.everywhere, mode) != Everywhere::Off;
   if (mode != Everywhere::Off && !was_on) hook_acquire();
   if (mode == Everywhere::Off && was_on) hook_release();
-  if (mode != Everywhere::Capture) Table().swap(table());
+  if (mode != Everywhere::Capture) everybody().clear();
+}
+
+CaptureScope::~CaptureScope() { clear(); }
+
+int CaptureScope::traverse(visitproc visit, void* arg) const {
+  if (int stop = wishes->traverse(visit, arg)) return stop;
+  for (const auto& [function, known] : *table) {
+    Py_VISIT(known.reference.get());
+    if (int stop = known.forms.use_count() == 1 ? known.forms->traverse(visit, arg) : 0) return stop;
+  }
+  return 0;
+}
+
+CaptureScope* CaptureScope::enter() {
+  hook_acquire();
+  return std::exchange(runtime::thread_state().capture_scope, this);
+}
+
+void CaptureScope::leave(CaptureScope* outer) {
+  runtime::thread_state().capture_scope = outer;
+  hook_release();
+}
+
+bool CaptureScope::takes(PyCodeObject* code) const {
+  if (skipped_.empty()) return true;
+  std::string file = py::text(code->co_filename);
+  auto longest = [&](const std::vector<std::string>& paths) {
+    size_t found = 0;
+    for (const std::string& path : paths)
+      if (file.starts_with(path)) found = std::max(found, path.size());
+    return found;
+  };
+  size_t skipped = longest(skipped_);
+  return !skipped || longest(kept_) > skipped;
 }
 
 }  // namespace magneto::frame

@@ -2,11 +2,14 @@
 #include "frame/forms.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "cpython/cpython.h"
+#include "frame/full_graph.h"
 #include "runtime/config.h"
 #include "runtime/log.h"
 #include "runtime/state.h"
+#include "trace/watch.h"
 
 namespace magneto::frame {
 
@@ -19,10 +22,22 @@ Group& group_of(Forms& forms, const guard::Arguments& arguments) {
   return found == forms.groups.end() ? *forms.groups.insert(forms.groups.begin(), Group()) : *found;
 }
 
-size_t op_count(const std::vector<const runtime::Segment*>& segments) {
+size_t op_count(const std::vector<runtime::Segment*>& segments) {
   size_t count = 0;
   for (const runtime::Segment* segment : segments) count += segment->op_count();
   return count;
+}
+
+py::Ref describe_guards(Forms& forms, const Variant& variant) {
+  std::vector<std::string> lines;
+  variant.arguments->describe(&lines);
+  group_of(forms, *variant.arguments).trie.describe(variant, &lines);
+  py::Ref guards = py::Ref::steal(PyList_New(0));
+  for (const std::string& line : lines) {
+    py::Ref text = py::Ref::steal(PyUnicode_FromString(line.c_str()));
+    if (!guards || !text || PyList_Append(guards.get(), text.get()) < 0) return {};
+  }
+  return guards;
 }
 
 namespace {
@@ -34,6 +49,7 @@ std::string with_place(const std::string& reason, const std::string& where) {
 void note_failure(Forms& forms, const std::string& reason, const std::string& where) {
   runtime::count("eager", reason);
   ++forms.failures[with_place(reason, where)];
+  forms.last_reason = reason, forms.last_where = where;
   runtime::log(runtime::Log::Capture, forms.name + ": not compiled: " + with_place(reason, where));
 }
 
@@ -75,10 +91,12 @@ void add_variant(Forms& forms, Capture& captured) {
   if (!group.arguments) group.arguments = variant->arguments;
   variant->arguments = group.arguments;
   group.trie.insert(variant, std::move(captured.reads));
-  std::vector<const runtime::Segment*> segments = variant->program.segments();
+  std::vector<runtime::Segment*> segments = variant->program.segments();
   runtime::counters()["stats"]["graphs"] += static_cast<int64_t>(segments.size());
   note_breaks(forms, captured);
   forms.failures_in_a_row = 0;
+  runtime::note_time("watch", variant->watch_ms / 1e3);
+  runtime::note_time("build", variant->build_ms / 1e3);
   variant->last_used = runtime::process_state().hits;
   runtime::log(runtime::Log::Capture, forms.name + ": compiled, " + std::to_string(op_count(segments)) +
                                           " operations, " + std::to_string(group.trie.size(*variant)) + " guards");
@@ -98,16 +116,16 @@ void add_variant(Forms& forms, Capture& captured) {
 
 // Sizes and numbers that differ from those of a variant that fits otherwise.
 std::vector<guard::Opening> what_to_open(const Forms& forms, const RealCall& call) {
-  if (forms.dynamic == Forms::Dynamic::Never || forms.cannot_open) return {};
+  if (forms.wishes->dynamic == Wishes::Dynamic::Never || forms.cannot_open) return {};
   for (const auto& variant : forms.variants)
     if (auto opened = variant->arguments->opened_for(call.arguments)) return guard::difference(*opened, forms.pinned);
-  bool all = forms.dynamic == Forms::Dynamic::Always && forms.variants.empty();
+  bool all = forms.wishes->dynamic == Wishes::Dynamic::Always && forms.variants.empty();
   return all ? guard::Arguments(call.arguments).everything() : std::vector<guard::Opening>();
 }
 
 // What was read and is another number or tensor now may well be another one each time.
 void open_what_changed(Forms& forms, const RealCall& call) {
-  if (forms.dynamic == Forms::Dynamic::Never || forms.cannot_open) return;
+  if (forms.wishes->dynamic == Wishes::Dynamic::Never || forms.cannot_open) return;
   const Variant& latest = *forms.variants.front();
   if (!latest.arguments->explain(call.arguments).empty()) return;
   const guard::Read* changed = group_of(forms, *latest.arguments).trie.first_failure(latest);
@@ -117,34 +135,121 @@ void open_what_changed(Forms& forms, const RealCall& call) {
   if (can_be_open) forms.open_keys.push_back(changed->key);
 }
 
-// Watches this call. `base`: a variant that fits, but could not finish an earlier call.
-PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> base) {
-  ++forms.captures;
-  runtime::count("stats", "captures");
-  std::vector<guard::Opening> open = base ? std::vector<guard::Opening>() : what_to_open(forms, call);
-  bool is_open = !open.empty() || !forms.open_keys.empty();
-  Capture captured = capture(call, forms.whole, base.get(), std::move(open), forms.open_keys);
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  if (base) base->captures_in_vain = captured.added ? 0 : base->captures_in_vain + 1;
-  if (Variant* variant = captured.variant ? captured.variant.get() : captured.added ? base.get() : nullptr)
-    variant->depth = std::max(variant->depth, captured.depth);
+// ---- what others are told, and may say. False: an error is set
+
+bool tell_compilation(const Forms& forms, bool starts) {
+  py::Ref callback = py::Ref::borrow(runtime::process_state().compile_callback);
+  if (!callback) return true;
+  runtime::LeaveAlone alone;
+  py::Ref done =
+      py::Ref::steal(PyObject_CallFunction(callback.get(), "Os", starts ? Py_True : Py_False, forms.name.c_str()));
+  return static_cast<bool>(done);
+}
+
+bool tell_guards(Forms& forms, const Variant& variant) {
+  py::Ref callback = forms.wishes->guard_export;
+  if (!callback) return true;
+  py::Ref guards = describe_guards(forms, variant);
+  runtime::LeaveAlone alone;
+  py::Ref done = py::Ref::steal(guards ? PyObject_CallOneArg(callback.get(), guards.get()) : nullptr);
+  return static_cast<bool>(done);
+}
+
+bool tell_guard_failure(const Forms& forms, const std::string& why) {
+  py::Ref callback = forms.wishes->guard_fail;
+  if (!callback) return true;
+  runtime::LeaveAlone alone;
+  py::Ref done = py::Ref::steal(PyObject_CallFunction(callback.get(), "s", why.c_str()));
+  return static_cast<bool>(done);
+}
+
+bool lower(const Forms& forms, const Variant& variant) {
+  py::Ref backend = forms.wishes->backend;
+  if (!backend) return true;
+  runtime::LeaveAlone alone;
+  auto start = std::chrono::steady_clock::now();
+  std::vector<runtime::Segment*> segments = variant.program.segments();
+  bool done =
+      std::all_of(segments.begin(), segments.end(), [&](auto* segment) { return segment->lower(backend.get()); });
+  runtime::note_time("backend", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  return done;
+}
+
+// An error that is set is out of the way of what runs meanwhile, and comes before the errors of that.
+class ErrorAside {
+ public:
+  ErrorAside() { PyErr_Fetch(&type_, &value_, &traceback_); }
+  ~ErrorAside() {
+    if (type_) PyErr_Restore(type_, value_, traceback_);
+  }
+  ErrorAside(const ErrorAside&) = delete;
+  ErrorAside& operator=(const ErrorAside&) = delete;
+
+ private:
+  PyObject *type_, *value_, *traceback_;
+};
+
+// Of a call that was made: what is to be said about its capture. False: an error is set, in place of the result.
+bool conclude(Forms& forms, const Capture& captured, const std::shared_ptr<Variant>& filled) {
+  bool good = (!captured.variant || tell_guards(forms, *filled)) && (!filled || lower(forms, *filled));
+  {
+    ErrorAside aside;
+    auto found = std::find(forms.variants.begin(), forms.variants.end(), filled);
+    if (!good && found != forms.variants.end()) {  // the next call is to meet the same
+      forms.variants.erase(found);
+      remove_variant(forms, *filled);
+      --forms.captures;
+    }
+    good = tell_compilation(forms, false) && good;
+  }
+  if (!good || filled || !forms.wishes->whole || captured.reason.empty() || captured.reason == trace::kNoTensorWork)
+    return good;
+  set_full_graph_error(forms.name, captured.reason, captured.where);
+  return false;
+}
+
+void note_capture(Forms& forms, Capture& captured, const Variant* base) {
   forms.pinned.insert(forms.pinned.end(), captured.pinned.begin(), captured.pinned.end());
   if (captured.variant)
     add_variant(forms, captured);
   else if (captured.added)
     note_breaks(forms, captured), log_program(*base);
-  else if (is_open)
+  else if (captured.was_open)
     forms.cannot_open = true, forms.open_keys.clear();  // with fixed sizes it may well go
-  else if (!base)
+  else if (captured.met_forbidden)
+    --forms.captures;  // it is to be met again
+  else if (!base && (captured.result || !forms.wishes->whole))
     ++forms.failures_in_a_row;
   if (!captured.reason.empty()) note_failure(forms, captured.reason, captured.where);
-  PyErr_Restore(type, value, traceback);
-  return captured.result.release();
+}
+
+// Watches this call. `base`: a variant that fits, but could not finish an earlier call.
+PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> base) {
+  ++forms.captures;
+  runtime::count("stats", "captures");
+  if (!tell_compilation(forms, true)) return nullptr;
+  std::vector<guard::Opening> open = base ? std::vector<guard::Opening>() : what_to_open(forms, call);
+  Capture captured = capture(call, forms.wishes->whole, base.get(), std::move(open), forms.open_keys);
+  if (base) base->captures_in_vain = captured.added ? 0 : base->captures_in_vain + 1;
+  std::shared_ptr<Variant> filled = captured.variant ? captured.variant : captured.added ? base : nullptr;
+  if (filled) filled->depth = std::max(filled->depth, captured.depth);
+  {
+    ErrorAside aside;
+    note_capture(forms, captured, base.get());
+    if (!captured.result) tell_compilation(forms, false);
+  }
+  return captured.result && conclude(forms, captured, filled) ? captured.result.release() : nullptr;
+}
+
+// magneto.run and stances.
+bool may_capture() {
+  return !runtime::thread_state().run_only && runtime::process_state().stance == runtime::Stance::Default;
 }
 
 // Whether another capture of a function that has variants may pay.
-bool may_capture_more(const Forms& forms) { return forms.captures < config().recapture_limit && why_not_now().empty(); }
+bool may_capture_more(const Forms& forms) {
+  return may_capture() && forms.captures < config().recapture_limit && why_not_now().empty();
+}
 
 // CPython had to finish a call: plans a capture that adds what was missing.
 void note_left(Forms& forms, Variant& variant, const std::string& why) {
@@ -179,19 +284,41 @@ void miss_past_limit(Forms& forms, const RealCall& call) {
   forms.drop_variants();
 }
 
+// A call that is not captured.
+PyObject* run_eagerly(const Forms& forms, RealCall& call, const std::string& why, const std::string& where = "") {
+  if (!forms.wishes->whole || why == trace::kNoTensorWork) return call.run(nullptr);
+  set_full_graph_error(forms.name, why, where);
+  return nullptr;
+}
+
+// Where nothing may be captured.
+PyObject* miss_by_order(Forms& forms, RealCall& call) {
+  if (runtime::thread_state().run_only || runtime::process_state().stance != runtime::Stance::FailOnRecompile)
+    return call.run(nullptr);
+  std::string why = forms.variants.empty() ? "it was not compiled before" : why_not_fitting(forms, call);
+  set_user_error("a call of " + forms.name +
+                 " has to be captured, which the stance 'fail_on_recompile' forbids: " + why);
+  return nullptr;
+}
+
 // No variant fits: watch this call, if that may still pay.
 PyObject* miss(Forms& forms, RealCall& call) {
-  if (forms.stays_eager() || forms.failures_in_a_row >= config().capture_attempts) return call.run(nullptr);
+  if (const char* never = mg_why_unsupported()) return run_eagerly(forms, call, never);
+  if (forms.stays_eager() || forms.failures_in_a_row >= config().capture_attempts)
+    return run_eagerly(forms, call, forms.last_reason, forms.last_where);
+  if (!may_capture()) return miss_by_order(forms, call);
   if (forms.captures >= config().recapture_limit) {
     miss_past_limit(forms, call);
-    return call.run(nullptr);
+    return run_eagerly(forms, call, kCapturedTooOften);
   }
   if (std::string why = why_not_now(); !why.empty()) {
     note_failure(forms, why, "");
-    return call.run(nullptr);
+    return mg_is_tracing(PyThreadState_Get()) ? call.run(nullptr) : run_eagerly(forms, call, why);
   }
   if (!forms.variants.empty()) {
-    note_miss(forms, why_not_fitting(forms, call));
+    std::string why = why_not_fitting(forms, call);
+    note_miss(forms, why);
+    if (!tell_guard_failure(forms, why)) return nullptr;
     open_what_changed(forms, call);
   }
   return capture_call(forms, call, nullptr);
@@ -249,6 +376,25 @@ void Forms::drop_variants() {
   std::vector<std::shared_ptr<Variant>> old_variants;
   std::vector<Group> old_groups;
   old_variants.swap(variants), old_groups.swap(groups);
+}
+
+std::shared_ptr<const Wishes> make_wishes(bool whole, PyObject* backend, PyObject* guard_export, PyObject* guard_fail,
+                                          PyObject* dynamic) {
+  auto given = [](PyObject* object) { return object == Py_None ? py::Ref() : py::Ref::borrow(object); };
+  auto wishes = std::make_shared<Wishes>();
+  wishes->whole = whole;
+  if (dynamic != Py_None) wishes->dynamic = dynamic == Py_True ? Wishes::Dynamic::Always : Wishes::Dynamic::Never;
+  wishes->backend = given(backend);
+  wishes->guard_export = given(guard_export);
+  wishes->guard_fail = given(guard_fail);
+  return wishes;
+}
+
+int Wishes::traverse(visitproc visit, void* arg) const {
+  Py_VISIT(backend.get());
+  Py_VISIT(guard_export.get());
+  Py_VISIT(guard_fail.get());
+  return 0;
 }
 
 int Forms::traverse(visitproc visit, void* arg) const {

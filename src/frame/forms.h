@@ -19,20 +19,34 @@ struct Group {
   guard::Trie trie;
 };
 
-struct Forms {
-  std::string name;
-  std::vector<Group> groups;                       // most recently used first
-  std::vector<std::shared_ptr<Variant>> variants;  // newest first
-  bool whole = false;                              // never in several parts
+// What somebody wishes for all captures of a function. The callables may be null.
+struct Wishes {
+  bool whole = false;    // never in several parts: a call that cannot be captured so is an error
   enum class Dynamic : uint8_t {
     Never,
     WhenChanged,
     Always
   } dynamic = Dynamic::WhenChanged;  // which sizes and numbers among the arguments stay open
-  bool cannot_open = false;          // a capture that left some open has failed
-  std::vector<py::Ref> open_keys;    // names of attributes and the like that hold another number or tensor in each call
+  py::Ref backend;       // (magneto.Graph) -> callable or None: what runs in place of the recorded operators
+  py::Ref guard_export;  // (guards: list[str]) -> None: told what a new form is guarded by
+  py::Ref guard_fail;    // (reason: str) -> None: told which guard failed when no form fits
+
+  int traverse(visitproc visit, void* arg) const;
+};
+// None stands for null.
+std::shared_ptr<const Wishes> make_wishes(bool whole, PyObject* backend, PyObject* guard_export, PyObject* guard_fail,
+                                          PyObject* dynamic);
+
+struct Forms {
+  std::string name;
+  std::shared_ptr<const Wishes> wishes = std::make_shared<Wishes>();
+  std::vector<Group> groups;                       // most recently used first
+  std::vector<std::shared_ptr<Variant>> variants;  // newest first
+  bool cannot_open = false;        // a capture that left sizes or numbers open has failed
+  std::vector<py::Ref> open_keys;  // names of attributes and the like that hold another number or tensor in each call
   std::vector<guard::Opening> pinned;  // sizes and numbers that the function relies on, so that they are not opened
   std::map<std::string, int64_t> failures, misses, breaks;
+  std::string last_reason, last_where;  // of a failure
   int64_t captures = 0;
   int64_t failures_in_a_row = 0;
   bool has_told = false;    // that it is captured no more
@@ -42,7 +56,7 @@ struct Forms {
   // Nothing is compiled, and as the settings stand nothing will be.
   bool stays_eager() const;
   void drop_variants();
-  int traverse(visitproc visit, void* arg) const;
+  int traverse(visitproc visit, void* arg) const;  // without the wishes, which others may share
 };
 
 // The values of the argument nodes and the tensors among them, on the stack for ordinary calls.
@@ -74,6 +88,8 @@ PyObject* call_form(Forms& forms, RealCall& call);
 
 // What belongs to the arguments of a variant.
 Group& group_of(Forms& forms, const guard::Arguments& arguments);
-size_t op_count(const std::vector<const runtime::Segment*>& segments);
+size_t op_count(const std::vector<runtime::Segment*>& segments);
+// The guards of a variant as a list of texts; null: error set.
+py::Ref describe_guards(Forms& forms, const Variant& variant);
 
 }  // namespace magneto::frame

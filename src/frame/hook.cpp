@@ -53,7 +53,8 @@ PyObject* evaluate(PyThreadState* thread, mg_frame* frame, int throwing) {
   // A frame that is thrown into is a generator that unwinds: it goes on as it is.
   if (!throwing && is_hooked()) return evaluate_hooked(thread, frame);
   auto& state = runtime::process_state();
-  if (state.everywhere != Everywhere::Off) return evaluate_everywhere(thread, frame, throwing);
+  if (state.everywhere != Everywhere::Off || runtime::thread_state().capture_scope)
+    return evaluate_everywhere(thread, frame, throwing);
   mg_eval_function previous = state.previous_evaluator;
   // Under a hook CPython spends C stack on every call. Once all watches have given up, the hook is in the way; so it
   // is when somebody who stood on top of it has put it back.

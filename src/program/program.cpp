@@ -536,12 +536,12 @@ std::string Program::text(const Instruction& instruction) const {
   return text + "\n";
 }
 
-std::vector<const runtime::Segment*> Program::segments() const {
-  std::vector<const runtime::Segment*> all;
+std::vector<runtime::Segment*> Program::segments() const {
+  std::vector<runtime::Segment*> all;
   if (segment_->op_count()) all.push_back(segment_.get());
   if (!cut_) return all;
   for (const auto& stretch : cut_->stretches)
-    for (const runtime::Segment* segment : stretch->program->segments()) all.push_back(segment);
+    for (runtime::Segment* segment : stretch->program->segments()) all.push_back(segment);
   return all;
 }
 
@@ -566,6 +566,7 @@ std::string Program::text() const {
 
 int Program::traverse(visitproc visit, void* arg) const {
   for (const py::Ref& constant : constants_) Py_VISIT(constant.get());
+  if (int stop = segment_ ? segment_->traverse(visit, arg) : 0) return stop;
   if (cut_) {
     if (int stop = cut_->next.traverse(visit, arg)) return stop;
     for (const Exit* exit : {&cut_->before, &cut_->after})

@@ -179,7 +179,7 @@ class Program {
   uint32_t add_place(CodePlace place);
   void set_segment(std::unique_ptr<runtime::Segment> segment);
   // That do anything, with those behind the cuts.
-  std::vector<const runtime::Segment*> segments() const;
+  std::vector<runtime::Segment*> segments() const;
   // The registers that hold the inputs of the segment; otherwise these are the tensors among the arguments.
   // `checked`: the tensors among them that `checks` are for, which may be null.
   void set_segment_inputs(std::vector<uint32_t> inputs, std::vector<uint32_t> checked,

@@ -18,6 +18,7 @@
 #include "record/plain_tensor.h"
 #include "runtime/errors.h"
 #include "runtime/replay.h"
+#include "runtime/state.h"
 #include "runtime/torch_python.h"
 
 namespace nb = nanobind;
@@ -466,6 +467,13 @@ void bind_views(nb::module_& module) {
       .def_prop_ro(
           "memory", [](const ValueView& view) { return view.get().memory; },
           "The number of the first value that lives in the same memory; its own if none does.")
+      .def_prop_ro(
+          "hint",
+          [](const ValueView& view) -> nb::object {
+            if (view.get().role != graph::Role::Size) return nb::none();
+            return nb::int_(view.graph->symbols->hint(view.get().shape[0]).integer);
+          },
+          nb::sig("def hint(self) -> int | None"), "Of a size: the number in the recorded call.")
       .def_prop_ro("is_number", &is_number, "Whether it is a constant that was a Python number.")
       .def(
           "__deepcopy__", [](nb::handle self, nb::handle) { return nb::borrow(self); }, "memo"_a,
@@ -530,6 +538,7 @@ PyObject* wrap_graph(graph::Graph graph, std::vector<py::Ref> states) {
 
 void bind_graph(nb::module_& module) {
   bind_views(module);
+  runtime::process_state().wrap_graph = wrap_graph;
   auto text = [](const PyGraph& self) { return graph::to_text(*self.graph()); };
   nb::class_<PyGraph>(module, "Graph", nb::type_slots(kGraphSlots),
                       "Straight-line tensor work: values, and calls of ATen operators in order.\n\n"

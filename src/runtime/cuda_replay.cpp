@@ -309,6 +309,11 @@ class CudaReplay final : public Segment {
   size_t op_count() const override { return boxed_->op_count(); }
   std::string text() const override { return boxed_->text(); }
   std::string fingerprint() const override { return boxed_->fingerprint(); }
+  bool lower(PyObject* backend) override {
+    refused_ = true;  // the backend decides what runs
+    return boxed_->lower(backend);
+  }
+  int traverse(visitproc visit, void* arg) const override { return boxed_->traverse(visit, arg); }
 
  private:
   size_t input_count() const { return plan_.written_inputs.size(); }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "cpython/ref.h"
 #include "cpython/text.h"
 #include "graph/graph.h"
 #include "graph/size_binding.h"
@@ -110,6 +111,11 @@ class Replay final : public Segment {
     for (PyObject* state : state_objects_) print += " " + std::to_string(reinterpret_cast<uintptr_t>(state));
     return print;
   }
+  bool lower(PyObject* backend) override;
+  int traverse(visitproc visit, void* arg) const override {
+    Py_VISIT(lowered_.get());
+    return 0;
+  }
   const graph::Graph& graph() const { return graph_; }
 
  private:
@@ -128,10 +134,13 @@ class Replay final : public Segment {
   std::optional<std::string> bind_sizes(const Slots& slots, PyObject* const* inputs, Numbers& numbers) const;
   bool run_steps(Slots& slots, const Numbers& numbers) const;
   bool give_outputs(Slots& slots, const Numbers& numbers, PyObject* const* inputs, PyObject** outputs) const;
+  bool run_lowered(PyObject* const* inputs, PyObject** outputs) const;
+  PyObject* lowered_output(size_t index, PyObject* const* inputs, PyObject* made) const;
   PyObject* number_object(graph::ExprId expr, graph::Number number) const;
 
   graph::Graph graph_;
   std::vector<PyObject*> state_objects_;  // borrowed: guards vouch for them when a run starts
+  py::Ref lowered_;                       // what a backend made of the graph, or null
 
   // Fixed after construction.
   std::vector<Step> steps_;
@@ -460,6 +469,7 @@ bool Replay::run_steps(Slots& slots, const Numbers& numbers) const {
 }
 
 bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
+  if (lowered_) return run_lowered(inputs, outputs);
   Slots slots;
   if (free_slots_.empty()) {
     slots.resize(slot_count_);
@@ -474,6 +484,59 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
   for (at::Tensor& slot : slots) slot.reset();
   free_slots_.push_back(std::move(slots));
   return ok;
+}
+
+// ---- backends
+
+bool Replay::lower(PyObject* backend) {
+  if (lowered_) return true;
+  std::vector<py::Ref> states;
+  for (PyObject* state : state_objects_) states.push_back(py::Ref::borrow(state));
+  py::Ref graph = py::Ref::steal(process_state().wrap_graph(graph_, std::move(states)));
+  py::Ref made = py::Ref::steal(graph ? PyObject_CallOneArg(backend, graph.get()) : nullptr);
+  if (made && made.get() != Py_None) lowered_ = std::move(made);
+  return !PyErr_Occurred();
+}
+
+// A new reference to what the program expects, whatever the backend made of it; null: an error is set.
+PyObject* Replay::lowered_output(size_t index, PyObject* const* inputs, PyObject* made) const {
+  const Output& output = outputs_[index];
+  if (output.role == Role::Argument) return Py_NewRef(inputs[output.index]);
+  if (graph::is_state(output.role)) return Py_NewRef(state_objects_[output.index - graph_.inputs.size()]);
+  if (output.role == Role::Size || PyObject_TypeCheck(made, tensor_class())) return Py_NewRef(made);
+  return PyErr_Format(PyExc_TypeError, "the backend's callable must return tensors, but output %zu is of type %.200s",
+                      index, Py_TYPE(made)->tp_name);
+}
+
+// The operators are those below autograd and autocast.
+bool Replay::run_lowered(PyObject* const* inputs, PyObject** outputs) const {
+  if (sizes_ && !why_sizes_differ(inputs).empty()) return false;
+  LeaveAlone alone;
+  Autocast autocast;
+  autocast.set(false);
+  c10::AutoGradMode no_gradients(false);
+  py::Ref callable = lowered_;
+  py::Ref made = py::Ref::steal(PyObject_Vectorcall(callable.get(), inputs, graph_.inputs.size(), nullptr));
+  if (!made) {
+    count("backend_error", ((PyTypeObject*)PyErr_Occurred())->tp_name);
+    return false;
+  }
+  bool is_sequence = PyTuple_Check(made.get()) || PyList_Check(made.get());
+  if (!is_sequence || static_cast<size_t>(PySequence_Fast_GET_SIZE(made.get())) != outputs_.size()) {
+    PyErr_Format(PyExc_TypeError, "the backend's callable must return a tuple or list of %zu outputs, but returned %R",
+                 outputs_.size(), made.get());
+    return false;
+  }
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    int32_t same = outputs_[i].same_as;
+    outputs[i] = same >= 0
+                     ? Py_NewRef(outputs[same])
+                     : lowered_output(i, inputs, PySequence_Fast_GET_ITEM(made.get(), static_cast<Py_ssize_t>(i)));
+    if (outputs[i]) continue;
+    while (i-- > 0) Py_CLEAR(outputs[i]);
+    return false;
+  }
+  return true;
 }
 
 }  // namespace

@@ -6,12 +6,18 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cpython/cpython.h"
+#include "cpython/ref.h"
 #include "runtime/class_cache.h"
 
 namespace magneto::guard {
 struct Contents;
+}
+namespace magneto::graph {
+struct Graph;
 }
 namespace magneto::trace {
 class Watch;
@@ -20,12 +26,16 @@ enum class Kind : uint8_t;
 
 namespace magneto::frame {
 struct ThreadHook;
-}
+class CaptureScope;
+}  // namespace magneto::frame
 
 namespace magneto::runtime {
 
 // What happens to Python functions that nobody has compiled; see frame/everywhere.h.
 enum class Everywhere : uint8_t { Off, Watch, Capture };
+
+// What compiled functions do, as magneto.set_stance says.
+enum class Stance : uint8_t { Default, ForceEager, EagerOnRecompile, FailOnRecompile };
 
 // Owned by its thread.
 struct ThreadState {
@@ -40,6 +50,14 @@ struct ThreadState {
   mg_frame* frame_handed_on = nullptr;
   // How many frames that stand on each other were met while every function is watched or compiled.
   int everywhere_nested = 0;
+  // While non-zero, all code runs as Python would run it: a disabled function, or what a backend does.
+  int left_alone = 0;
+  // How many watches that are paused further out are out of sight: see Apart.
+  int apart = 0;
+  // While non-zero, nothing is captured: magneto.run.
+  int run_only = 0;
+  // Where all frames are captured: magneto.optimize as a context manager, which keeps it alive. Null: nowhere.
+  frame::CaptureScope* capture_scope = nullptr;
 };
 ThreadState& thread_state();
 
@@ -49,7 +67,16 @@ struct ProcessState {
   PyTypeObject* compiled_type = nullptr;
   PyObject* (*compiled_inner)(PyObject*) = nullptr;
 
+  PyTypeObject* scoped_type = nullptr;  // of what magneto.disable and magneto.run return
+  PyObject* graph_break = nullptr;      // the function magneto.graph_break
+  PyObject* user_error = nullptr;       // magneto.UserError
+  // Filled in by the bindings of torch's side: the magneto.Graph of a graph and its state. Null: error set.
+  PyObject* (*wrap_graph)(graph::Graph graph, std::vector<py::Ref> states) = nullptr;
+
   int64_t calls = 0, hits = 0;  // of compiled functions
+  Stance stance = Stance::Default;
+  PyObject* compile_callback = nullptr;              // owned; (starts: bool, name: str) -> None, or null
+  std::map<std::string, std::vector<double>> times;  // by phase: the seconds that each compilation took
 
   // The special methods of classes, and what kind of class each is for the tracer.
   ClassCache<std::shared_ptr<guard::Contents>> specials;
@@ -82,11 +109,38 @@ inline ProcessState& process_state() {
   return state;
 }
 
-struct PauseWatch {
-  PauseWatch() { ++thread_state().watch_paused; }
-  ~PauseWatch() { --thread_state().watch_paused; }
-  PauseWatch(const PauseWatch&) = delete;
-  PauseWatch& operator=(const PauseWatch&) = delete;
+// Adds one to a count of this thread, for a while.
+template <int ThreadState::*... kCounts>
+struct Counted {
+  Counted() { (++(thread_state().*kCounts), ...); }
+  ~Counted() { (--(thread_state().*kCounts), ...); }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+};
+using PauseWatch = Counted<&ThreadState::watch_paused>;
+using LeaveAlone = Counted<&ThreadState::watch_paused, &ThreadState::left_alone>;
+using RunOnly = Counted<&ThreadState::run_only>;
+
+// Frames are watched again, although whoever is watched further out is paused.
+class Unpaused {
+ public:
+  Unpaused() : paused_(std::exchange(thread_state().watch_paused, 0)) {}
+  ~Unpaused() { thread_state().watch_paused = paused_; }
+  Unpaused(const Unpaused&) = delete;
+  Unpaused& operator=(const Unpaused&) = delete;
+
+ private:
+  int paused_;
+};
+
+// Whoever is watched further out has nothing to do with what runs here.
+class Apart : Unpaused, Counted<&ThreadState::apart> {
+ public:
+  Apart() : watch_(std::exchange(thread_state().watch, nullptr)) {}
+  ~Apart() { thread_state().watch = watch_; }
+
+ private:
+  trace::Watch* watch_;
 };
 
 // Keeps the garbage collector from starting by itself: the finalisers of unrelated garbage are no part of a watched
@@ -108,5 +162,6 @@ struct NoCollection {
 using Counters = std::map<std::string, std::map<std::string, int64_t>>;
 Counters& counters();
 inline void count(const char* group, const std::string& name) { ++counters()[group][name]; }
+inline void note_time(const char* phase, double seconds) { process_state().times[phase].push_back(seconds); }
 
 }  // namespace magneto::runtime

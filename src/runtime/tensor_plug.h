@@ -43,6 +43,10 @@ class Segment {
   virtual size_t output_count() const = 0;
   virtual size_t op_count() const = 0;
   virtual std::string text() const = 0;
+  // Lets `backend(magneto.Graph)` say what is called in place of the recorded operators: a callable that takes the
+  // inputs and returns the outputs; None: nothing is. Once. False: error set.
+  virtual bool lower(PyObject* /*backend*/) { return true; }
+  virtual int traverse(visitproc, void*) const { return 0; }
   // Two segments of one process that do the same work on the same state have the same one.
   virtual std::string fingerprint() const = 0;
 };

@@ -1,4 +1,6 @@
 // What an attribute look-up depends on: the class, the instance, and whatever stands in between.
+#include <string_view>
+
 #include "cpython/cpython.h"
 #include "cpython/text.h"
 #include "trace/known_types.h"
@@ -12,6 +14,17 @@ namespace {
 
 bool is_c_attribute(PyObject* descriptor) {
   return Py_TYPE(descriptor) == &PyGetSetDescr_Type || Py_TYPE(descriptor) == &PyMemberDescr_Type;
+}
+
+// The name for which `property(operator.attrgetter(name))` stands, or null.
+py::Ref attribute_behind(PyObject* property) {
+  py::Ref getter = py::Ref::steal(PyObject_GetAttrString(property, "fget"));
+  if (!getter || std::string_view(Py_TYPE(getter.get())->tp_name) != "operator.attrgetter")
+    return PyErr_Clear(), py::Ref();
+  py::Ref parts = py::Ref::steal(PyObject_CallMethod(getter.get(), "__reduce__", nullptr));
+  PyObject *cls, *name;
+  if (!parts || !PyArg_ParseTuple(parts.get(), "O(U)", &cls, &name)) return PyErr_Clear(), py::Ref();
+  return text(name).find('.') == std::string::npos ? py::Ref::borrow(name) : py::Ref();
 }
 
 }  // namespace
@@ -28,7 +41,10 @@ bool Watch::read_class_attribute(PyTypeObject* type, PyObject* name, PyObject* o
     return !descriptor->tp_descr_set;
   }
   if (descriptor == &PyProperty_Type) {
-    if (!property_is_python(found))
+    py::Ref behind = attribute_behind(found);
+    if (behind && !_PyType_Lookup(type, behind.get()))
+      read_attribute(object, behind.get());
+    else if (!property_is_python(found))
       give_up("the property '" + text(name) + "' of " + type->tp_name + " is written in C");
     return false;
   }

@@ -8,6 +8,7 @@
 #include "runtime/state.h"
 #include "trace/call_table.h"
 #include "trace/known_types.h"
+#include "trace/rules.h"
 #include "trace/watch.h"
 
 namespace magneto::trace {
@@ -425,6 +426,7 @@ int Watch::Handover::local_of(PyObject* callable, size_t index, size_t positiona
 }
 
 bool Watch::is_unknown(PyObject* callable) const {
+  if (rule_of(callable) == Rule::Disallow) return true;
   PyObject* self;
   return (PyCFunction_Check(callable) || Py_TYPE(callable) == &PyMethodDescr_Type) &&
          model_of(callable, &self) == Model::Unknown && plug_.classify_call(callable) == CallKind::Foreign;
@@ -434,6 +436,7 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   Call call{callable, args, positional, keyword_names};
   constructing_ = nullptr;
   if (!alive()) let_go();
+  if (alive() && rule_of(callable) != Rule::None) return call_by_rule(callable, args, positional, keyword_names);
   if (!alive() || PyFunction_Check(callable)) return call.make();
   if (PyMethod_Check(callable)) {
     if (PyFunction_Check(PyMethod_GET_FUNCTION(callable))) return call.make();
@@ -560,6 +563,38 @@ void Watch::call_again(const Call& call, const std::vector<NodeId>& nodes, CallK
                   std::any_of(args.begin(), args.end(), [&](const Value& arg) { return again->concerns(arg); });
   if (concerns || kind == CallKind::TensorOp)
     handover.returned = again->call(call.callable, args, call.positional, call.keyword_names, result);
+}
+
+PyObject* Watch::call_by_rule(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names) {
+  Call call{callable, args, positional, keyword_names};
+  Rule rule = rule_of(callable);
+  if (rule == Rule::Disallow && call_site_ == args) return call_unknown(callable, args, positional, keyword_names);
+  if (rule == Rule::Disallow) {
+    give_up(why_cut(callable, args, call.size()));
+    let_go();
+    return call.make();
+  }
+  if (rule == Rule::Forbid) {
+    met_forbidden = true;
+    PyErr_Format(runtime::process_state().user_error,
+                 "%s is forbidden in compiled code (magneto.forbid_in_graph), but is called at %s; keep it out of what "
+                 "is compiled, or use magneto.disallow_in_graph to let it run as Python",
+                 callable_name(callable).c_str(), place().c_str());
+    return nullptr;
+  }
+  for (size_t i = 0; i < call.size(); ++i)
+    if (!is_tensor(args[i])) read_deep(args[i]);
+  py::Ref result;
+  {
+    runtime::PauseWatch pause;
+    result = py::Ref::steal(call.make());
+  }
+  if (result && rule == Rule::Allow) {
+    call_again(call, {}, CallKind::TensorOp, result.get());
+    finish_tensor_op(callable, result.get());
+  }
+  if (result && rule == Rule::Constant) saw(result.get());
+  return result.release();
 }
 
 void Watch::finish_tensor_op(PyObject* callable, PyObject* result) {

@@ -341,6 +341,8 @@ bool method_is_python(PyTypeObject* type, const char* name) {
 }
 
 bool is_binding_descriptor(PyTypeObject* type) {
+  const runtime::ProcessState& state = runtime::process_state();
+  if (type == state.compiled_type || type == state.scoped_type) return true;
   return type == &PyFunction_Type || type == &PyMethodDescr_Type || type == &PyWrapperDescr_Type ||
          type == &PyClassMethod_Type || type == &PyStaticMethod_Type || type == &PyClassMethodDescr_Type ||
          type == &PyMethod_Type || type == &PyInstanceMethod_Type || known_kind(type) == Kind::Instance;

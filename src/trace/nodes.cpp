@@ -6,6 +6,7 @@
 #include "program/operators.h"
 #include "trace/call_table.h"
 #include "trace/frame_run.h"
+#include "trace/rules.h"
 
 namespace magneto::trace {
 
@@ -86,7 +87,7 @@ void FrameRun::hand_over(PyObject* callable, PyObject* const* args, const std::v
                          PyObject* keyword_names) {
   Watch::Handover& handover = watch_.handover;
   handover = {};
-  handover.expect(callable);
+  if (rule_of(callable) == Rule::None) handover.expect(callable);
   if (nodes.empty()) return;
   PyObject* self;
   Model model = handover.function ? Model::Unknown : model_of(callable, &self);

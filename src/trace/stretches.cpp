@@ -8,6 +8,7 @@
 #include "trace/call_table.h"
 #include "trace/frame_run.h"
 #include "trace/listing.h"
+#include "trace/rules.h"
 #include "trace/writer.h"
 
 namespace magneto::trace {
@@ -125,8 +126,7 @@ std::string Watch::first_change(std::vector<guard::Read>& reads) const {
 void Watch::finish(Value result) {
   if (!open_generators.empty()) give_up("the call leaves a generator that has a handler or finally clause to run");
   if (!alive() || !ends_cleanly()) return;
-  if (!operations_ && !recording->op_count() && !runtime::config().without_tensors)
-    return give_up("the call does no tensor work");
+  if (!operations_ && !recording->op_count() && !runtime::config().without_tensors) return give_up(kNoTensorWork);
   writer_->write_effects();
   program_->set_result(writer_->value(result));
   close_stretch(nullptr);
@@ -225,7 +225,7 @@ bool Watch::can_cut() const {
 }
 
 bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names, How how) {
-  std::string reason = "the call runs " + callable_name(callable) + ", which is not understood";
+  std::string reason = why_cut(callable, args, count);
   if (!can_cut() || !PyCallable_Check(callable)) give_up(reason);
   if (!alive() || !ends_cleanly()) return false;
   auto cut = std::make_unique<program::Cut>();
@@ -244,6 +244,7 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   if (!close_stretch(std::move(cut))) return false;
   forget_dead();
   breaks.push_back(reason + " (" + place() + ")");
+  runtime::count("unknown_call", callable_name(callable));
   ++cuts_;
   return true;
 }

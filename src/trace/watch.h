@@ -63,6 +63,8 @@ struct Effect {
 // Where in the container something is dropped; null: anywhere.
 PyObject* dropped_key(const Effect& effect);
 
+constexpr const char* kNoTensorWork = "the call does no tensor work";
+
 class FrameRun;
 class Listing;
 class Writer;
@@ -234,6 +236,7 @@ class Watch {
   bool has_program() const;
   // Gives up on a call that would make too large a program.
   void check_size();
+  bool met_forbidden = false;     // a function that must not be met: the error says so
   bool goes_on = false;           // in our interpreter, even where it has given up
   bool may_cut = true;            // else an unknown function ends the watch
   bool cuts_at_questions = true;  // else what is asked from tensors is recorded with its answer
@@ -310,6 +313,7 @@ class Watch {
   PyObject* call_type(PyTypeObject* type, PyObject* const* args, size_t positional, PyObject* keyword_names);
   void before_making(PyTypeObject* type);
   bool may_be_called_later(PyObject* callable, PyObject* const* iterables, size_t count);
+  PyObject* call_by_rule(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names);
   PyObject* call_partial(PyObject* partial, PyObject* const* args, size_t positional, PyObject* keyword_names);
 
   const guard::Arguments& arguments_;

@@ -554,8 +554,9 @@ effect(
 )
 effect(
     "disabled_function",
-    "import _core\nG = []\ndef g(): G.append(1)\ndef f():\n  _core.call_disabled(g)\n  return len(G)",
+    'import _core\nG = []\ndef g(): G.append(1)\nh = _core.ScopedFunction(g, "eager")\ndef f():\n  h()\n  return len(G)',
     "G",
+    compiled=True,
 )
 
 # -- caches -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,77 @@
+// The table of rules, by function: a rule does not keep a function alive.
+#include "trace/rules.h"
+
+#include <unordered_map>
+
+#include "cpython/ref.h"
+#include "cpython/text.h"
+#include "runtime/state.h"
+#include "trace/call_table.h"
+
+namespace magneto::trace {
+
+namespace {
+
+struct Entry {
+  Rule rule;
+  py::Ref holder;  // keeps the key from being used again: a weak reference, or the function if it can have none
+};
+
+// Owned by the GIL.
+std::unordered_map<const void*, Entry>& table() {
+  static auto& table = *new std::unordered_map<const void*, Entry>;
+  return table;
+}
+
+// What a function is, bound or not.
+const void* key_of(PyObject* callable) {
+  if (PyMethod_Check(callable)) callable = PyMethod_GET_FUNCTION(callable);
+  if (PyCFunction_Check(callable)) return ((PyCFunctionObject*)callable)->m_ml;
+  if (Py_TYPE(callable) == &PyMethodDescr_Type) return ((PyMethodDescrObject*)callable)->d_method;
+  return callable;
+}
+
+PyObject* function_died(PyObject* address, PyObject*) {
+  auto node = table().extract(PyLong_AsVoidPtr(address));
+  Py_RETURN_NONE;
+}
+
+PyMethodDef kFunctionDied = {"function_died", function_died, METH_O, nullptr};
+
+py::Ref hold(PyObject* callable, const void* key) {
+  if (PyMethod_Check(callable)) callable = PyMethod_GET_FUNCTION(callable);
+  if (key != callable || !PyType_SUPPORTS_WEAKREFS(Py_TYPE(callable))) return py::Ref::borrow(callable);
+  py::Ref address = py::Ref::steal(PyLong_FromVoidPtr(callable));
+  py::Ref callback = py::Ref::steal(address ? PyCFunction_New(&kFunctionDied, address.get()) : nullptr);
+  return py::Ref::steal(callback ? PyWeakref_NewRef(callable, callback.get()) : nullptr);
+}
+
+}  // namespace
+
+bool set_rule(PyObject* callable, Rule rule) {
+  const void* key = key_of(callable);
+  py::Ref holder = hold(callable, key);
+  if (!holder) return false;
+  table().insert_or_assign(key, Entry{rule, std::move(holder)});
+  return true;
+}
+
+Rule rule_of(PyObject* callable) {
+  PyObject* function = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
+  if (Py_TYPE(function) == runtime::process_state().scoped_type) return Rule::Disallow;
+  if (table().empty()) return Rule::None;
+  auto found = table().find(key_of(callable));
+  return found == table().end() ? Rule::None : found->second.rule;
+}
+
+std::string why_cut(PyObject* callable, PyObject* const* args, size_t count) {
+  PyObject* function = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
+  std::string what = "the call runs " + callable_name(callable);
+  if (Py_TYPE(function) == runtime::process_state().scoped_type) return what + ", which is disabled";
+  if (rule_of(callable) == Rule::Disallow) return what + ", which is disallowed";
+  if (function != runtime::process_state().graph_break) return what + ", which is not understood";
+  std::string message = count ? py::text(args[0]) : "";
+  return "the call asks for a cut (magneto.graph_break)" + (message.empty() ? "" : ": " + message);
+}
+
+}  // namespace magneto::trace
