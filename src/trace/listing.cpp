@@ -129,7 +129,9 @@ class Listing::Page {
 
   void source(size_t depth, int number, const std::string& words) {
     std::string padded = std::to_string(number);
-    line(depth, std::string(padded.size() < 5 ? 5 - padded.size() : 0, ' ') + padded + "  " + words);
+    std::string row = std::string(padded.size() < 5 ? 5 - padded.size() : 0, ' ') + padded + "  " + words;
+    size_t room = kWidth - std::min(kWidth / 2, bars(depth).size());
+    line(depth, row.size() <= room ? row : row.substr(0, room - 3) + "...");
   }
 
   void instruction(size_t depth, const std::string& left, const std::vector<std::string>& right) {
@@ -215,7 +217,6 @@ uint32_t Listing::step_of(Open& open) {
   return open.step;
 }
 
-// What is new belongs to the innermost instruction.
 void Listing::take() {
   if (!watch_.alive()) return;
   std::array<size_t, kKinds> now = counts();
@@ -342,7 +343,6 @@ void Listing::print(Page& page, const Step& step, const std::vector<std::string>
 
 std::string Listing::text(const program::Program& program, const std::vector<guard::Read>& reads,
                           const std::vector<std::string>& arguments) {
-  take();
   std::set<std::tuple<guard::Access, PyObject*, PyObject*, int32_t>> kept;
   for (const guard::Read& read : reads) kept.emplace(read.access, read.owner, read.key.get(), read.offset);
   for (Step& step : steps_)

@@ -33,6 +33,8 @@ class Listing {
   // Around an instruction of a watched frame, `depth` calls deep.
   void begin(PyCodeObject* code, int index, size_t depth);
   void end();
+  // What was noted since belongs to the innermost instruction.
+  void take();
 
   // Instructions of the program from this register on are written for what was noted so; otherwise for the instruction
   // that was executed last. Gives what `write_for` needs to go back.
@@ -78,7 +80,6 @@ class Listing {
 
   class Page;
   std::array<size_t, kKinds> counts() const;
-  void take();
   uint32_t step_of(Open& open);
   void take_guards(Step& step, size_t first);
   const std::string& source_line(PyCodeObject* code, int line);

@@ -57,6 +57,7 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   if (alive()) check_size();
   if (!alive()) return false;
   if (!stretch_) note_left_open();
+  if (listing) listing->take();
   std::unique_ptr<runtime::Segment> segment = recording->finish(writer_->outputs);
   if (!segment) give_up("the recording failed");
   if (segment && !segment->rerunnable() && work_in_handler)

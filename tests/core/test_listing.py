@@ -37,7 +37,8 @@ def without_bytecode(text: str) -> str:
         if not line.removeprefix(bars).startswith(LEFT):
             lines.append(line)
         elif line[RIGHT - 2 : RIGHT] == "  ":
-            lines.append(bars + LEFT + line[RIGHT:])
+            right = re.sub(r"(?<=stack )-, |, -", "", line[RIGHT:])  # calls have their hole elsewhere in CPython 3.13
+            lines.append(bars + LEFT + right)
     return "\n".join(lines) + "\n"
 
 

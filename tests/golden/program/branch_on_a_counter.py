@@ -1,3 +1,6 @@
+"""A decision that depends on a counter: the comparison is checked, not the value."""
+
+
 class State:
     pass
 

@@ -1,3 +1,6 @@
+"""Every kind of change to what is older than the call."""
+
+
 class Cache:
     pass
 

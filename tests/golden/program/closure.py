@@ -1,3 +1,6 @@
+"""A variable of a closure that is only carried along."""
+
+
 def make():
     count = 0
 

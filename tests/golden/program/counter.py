@@ -1,3 +1,6 @@
+"""A counter that is only carried along: no guard pins its value."""
+
+
 class State:
     steps = 0
 

@@ -1,3 +1,5 @@
+"""A call of something unknown inside a function that is called."""
+
 import queue
 
 box = queue.SimpleQueue()

@@ -1,3 +1,5 @@
+"""An exception that is raised and handled inside the call."""
+
 table = {"a": 1}
 
 

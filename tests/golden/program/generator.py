@@ -1,3 +1,5 @@
+"""A generator that runs to its end."""
+
 items = [3, 4]
 
 

@@ -1,3 +1,6 @@
+"""New containers are built when they are returned."""
+
+
 class Config:
     name = "small"
     sizes = (1, 2)

@@ -1,3 +1,5 @@
+"""A loop over an older list, unrolled."""
+
 weights = [1, 2, 3]
 
 

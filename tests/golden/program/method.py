@@ -1,3 +1,6 @@
+"""A method that reads attributes of its object and of its class."""
+
+
 class Layer:
     scale = 2
 

@@ -1,3 +1,5 @@
+"""What an unknown function returns decides: one form for each outcome."""
+
 import itertools
 
 numbers = itertools.cycle([1, 20])

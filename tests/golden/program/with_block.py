@@ -1,3 +1,6 @@
+"""A block whose manager changes itself on the way in and out."""
+
+
 class Scope:
     def __init__(self):
         self.open = False
