@@ -191,6 +191,19 @@ std::string callable_name(PyObject* callable) {
   return "a " + py::type_name(callable);
 }
 
+PyObject* call_with_star() {
+  static PyMethodDef definition = {"call_with_star",
+                                   [](PyObject*, PyObject* given) -> PyObject* {
+                                     PyObject *callable, *args, *keywords = nullptr;
+                                     if (!PyArg_ParseTuple(given, "OO|O", &callable, &args, &keywords)) return nullptr;
+                                     py::Ref positional = py::Ref::steal(PySequence_Tuple(args));
+                                     return positional ? PyObject_Call(callable, positional.get(), keywords) : nullptr;
+                                   },
+                                   METH_VARARGS, nullptr};
+  static PyObject* function = PyCFunction_New(&definition, nullptr);
+  return function;
+}
+
 void add_own_function(PyObject* function) { add(&table(), function, Model::Own); }
 
 }  // namespace magneto::trace

@@ -42,6 +42,8 @@ Model model_of(PyObject* callable, PyObject** self);
 // "dict.pop", "time.time": for people.
 std::string callable_name(PyObject* callable);
 bool is_len(PyObject* callable);
+// A function of ours: (callable, positional arguments[, keyword arguments]).
+PyObject* call_with_star();
 // Lets the bindings name functions of model Own.
 void add_own_function(PyObject* function);
 

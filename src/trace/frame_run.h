@@ -126,7 +126,7 @@ class FrameRun {
   Next extend_holder(uint32_t arg);
   Next append_to_holder(uint32_t arg);
   Next ask_tensor_truth();
-  Next run_instead(PyObject* function, int operands);
+  Next run_instead(PyObject* function, int operands, int below = 0);  // `below` them, slots that go, too
   Next branch_on_node(bool jump_if, uint32_t target);
   void hand_over(PyObject* callable, PyObject* const* args, const std::vector<NodeId>& nodes, PyObject* keyword_names);
   // An effect that was noted after `before` others was made, or failed.

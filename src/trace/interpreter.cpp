@@ -12,6 +12,7 @@
 
 #include "program/operators.h"
 #include "runtime/state.h"
+#include "trace/call_table.h"
 #include "trace/frame_run.h"
 #include "trace/listing.h"
 
@@ -252,6 +253,9 @@ Next FrameRun::call_with_tuple(uint32_t arg) {
     return leave("* with something that cannot be iterated");
   watch_.read_iterable(at[0]);
   if (keywords) watch_.read_contents(keywords);
+  // With the hole in their midst, what the call takes from the stack cannot be handed on.
+  if (!MG_HOLE && watch_.is_unknown(callable) && watch_.can_cut())
+    return run_instead(call_with_star(), 2 + static_cast<int>(arg & 1), 1);
   py::Ref positional = PyTuple_CheckExact(at[0]) ? py::Ref::borrow(at[0]) : py::Ref::steal(PySequence_Tuple(at[0]));
   if (!positional) return Next::Error;
   std::vector<PyObject*> values;
@@ -353,11 +357,11 @@ Next FrameRun::compare(uint32_t arg) {
 }
 
 // Lets an unknown function do what the instruction would do with the values on the stack.
-Next FrameRun::run_instead(PyObject* function, int operands) {
+Next FrameRun::run_instead(PyObject* function, int operands, int below) {
   settle_top(operands);
   PyObject* result = watch_.call_instead(function, sp_ - operands, static_cast<size_t>(operands), Watch::How::Instead);
   NodeId node = std::exchange(watch_.handover, {}).returned;
-  Next next = replace(operands, result);
+  Next next = replace(operands + below, result);
   if (next == Next::Go && node != kKnown) set_node(sp_ - 1, node);
   return next;
 }

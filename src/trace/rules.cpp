@@ -65,6 +65,7 @@ Rule rule_of(PyObject* callable) {
 }
 
 std::string why_cut(PyObject* callable, PyObject* const* args, size_t count) {
+  if (callable == call_with_star()) return why_cut(args[0], args, 0);
   PyObject* function = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
   std::string what = "the call runs " + callable_name(callable);
   if (Py_TYPE(function) == runtime::process_state().scoped_type) return what + ", which is disabled";

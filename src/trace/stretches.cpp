@@ -245,7 +245,7 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   if (!close_stretch(std::move(cut))) return false;
   forget_dead();
   breaks.push_back(reason + " (" + place() + ")");
-  runtime::count("unknown_call", callable_name(callable));
+  runtime::count("unknown_call", callable_name(callable == call_with_star() ? args[0] : callable));
   ++cuts_;
   return true;
 }

@@ -251,3 +251,45 @@ def test_functions_that_die_in_a_scope_are_forgotten_and_the_scope_may_die_first
     kept.clear()
     gc.collect()
     assert dead() is None
+
+
+def test_star_calls_of_unknown_functions_are_cut_at_where_the_stack_allows_it():
+    log = []
+    scoped = _core.ScopedFunction(lambda *args, **kwargs: log.append((args, kwargs)) or len(args), "eager")
+
+    def wrapper(*args, **kwargs):
+        return scoped(*args, **kwargs) + 1
+
+    def f(a, b):
+        c = wrapper(a * 2, b, key=a)
+        d = scoped(*[a, c])
+        return c + d
+
+    compiled = _core.CompiledFunction(f, "f")
+    assert [compiled(3, 4) for _ in range(4)] == [5] * 4
+    assert log == [((6, 4), {"key": 3}), ((3, 3), {})] * 4
+    if sys.version_info < (3, 13):
+        assert compiled.failures() == {} and len(compiled.breaks()) == 2
+        assert all("ScopedFunction, which is disabled" in reason for reason in compiled.breaks())
+        assert compiled.variants()[0]["hits"] == 3
+
+
+def test_star_calls_that_raise_leave_as_python_would():
+    def picky(*args):
+        if len(args) > 1:
+            raise KeyError(args)
+        return args
+
+    scoped = _core.ScopedFunction(picky, "eager")
+    things = [1]
+
+    def f():
+        try:
+            return scoped(*things)
+        except KeyError as error:
+            return error.args[0]
+
+    compiled = _core.CompiledFunction(f, "f")
+    assert [compiled() for _ in range(3)] == [(1,)] * 3
+    things.append(2)
+    assert [compiled() for _ in range(3)] == [(1, 2)] * 3
