@@ -16,7 +16,7 @@ __all__ = ["mark_dynamic", "mark_static", "mark_static_address", "maybe_mark_dyn
 Dimensions = int | list[int] | tuple[int, ...]
 
 
-def mark_dynamic(t: torch.Tensor, index: Dimensions, *, min: int | None = None, max: int | None = None) -> None:
+def mark_dynamic(t: torch.Tensor, index: Dimensions, min: int | None = None, max: int | None = None) -> None:
     """Says that these dimensions of the tensor change from call to call, within these bounds."""
     dimensions = _dimensions("mark_dynamic", t, index)
     for name, bound in (("min", min), ("max", max)):
