@@ -254,7 +254,8 @@ Next FrameRun::call_with_tuple(uint32_t arg) {
   watch_.read_iterable(at[0]);
   if (keywords) watch_.read_contents(keywords);
   // With the hole in their midst, what the call takes from the stack cannot be handed on.
-  if (!MG_HOLE && watch_.is_unknown(callable) && watch_.can_cut())
+  bool is_plain = PyTuple_CheckExact(at[0]) || PyList_CheckExact(at[0]);
+  if (!MG_HOLE && is_plain && watch_.is_unknown(callable) && watch_.can_cut())
     return run_instead(call_with_star(), 2 + static_cast<int>(arg & 1), 1);
   py::Ref positional = PyTuple_CheckExact(at[0]) ? py::Ref::borrow(at[0]) : py::Ref::steal(PySequence_Tuple(at[0]));
   if (!positional) return Next::Error;
