@@ -189,5 +189,5 @@ def test_programs_are_told_next_to_their_source_if_asked_for():
     assert "return x + 1" not in told.programs[0]
     with magneto.config.patch(listings=True):
         told = magneto.explain(f)(torch.ones(2))
-    assert "        return x + 1" in told.programs[0]
+    assert "    return x + 1" in told.programs[0]
     assert "tensor operation 0" in told.programs[0]

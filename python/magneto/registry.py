@@ -57,9 +57,9 @@ def capture_scope(wishes: Wishes, skipped: list[str], kept: list[str]) -> _C.Cap
                 wishes.lowering(),
                 wishes.guard_export_fn,
                 _guard_fail(wishes, None),
-                wishes.dynamic,
                 skipped,
                 kept,
+                wishes.dynamic,
             )
         return _scopes[key]
 

@@ -126,13 +126,13 @@ void bind_scopes(nb::module_& module) {
       .def(
           "__init__",
           [](CaptureScope* self, bool whole, nb::handle backend, nb::handle guard_export, nb::handle guard_fail,
-             nb::handle dynamic, std::vector<std::string> skipped, std::vector<std::string> kept) {
+             std::vector<std::string> skipped, std::vector<std::string> kept, nb::handle dynamic) {
             auto wishes =
                 frame::make_wishes(whole, backend.ptr(), guard_export.ptr(), guard_fail.ptr(), dynamic.ptr());
             new (self) CaptureScope(std::move(wishes), std::move(skipped), std::move(kept));
           },
           nb::arg("whole"), nb::arg("backend").none(), nb::arg("guard_export").none(), nb::arg("guard_fail").none(),
-          nb::arg("dynamic").none(), nb::arg("skipped"), nb::arg("kept"))
+          nb::arg("skipped"), nb::arg("kept"), nb::arg("dynamic") = nb::none())
       .def(
           "enter", [](CaptureScope& self) { return reinterpret_cast<uintptr_t>(self.enter()); },
           "Of this thread, which must keep the scope alive until it leaves it; returns what to leave to.")

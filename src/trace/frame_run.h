@@ -119,7 +119,7 @@ class FrameRun {
   void rely_on_type(PyObject** slot);
   Next unpack_holder(uint32_t count);
   Next take_from_holder();
-  bool are_followed(int operands) const;
+  bool are_followed(int operands, bool joins) const;
   Next keep_parts(PyObject* made, const std::vector<NodeId>& nodes);
   std::vector<NodeId> parts_at(PyObject** slot);
   Next build_slice(uint32_t count);

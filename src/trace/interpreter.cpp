@@ -194,7 +194,7 @@ Next FrameRun::binary(uint32_t arg) {
   }
   PyObject* result = program::kOperators[arg].apply(left, right);
   NodeId node = kKnown;
-  if (result && are_followed(2)) {
+  if (result && are_followed(2, true)) {
     if (watch_.is_tensor(left) || watch_.is_tensor(right)) check_is_tensor(result);
     if (StandIns* again = watch_.stand_ins())
       node = again->apply(program::kOperators[arg].apply, value_at(sp_ - 2), value_at(sp_ - 1), result);

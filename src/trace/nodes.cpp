@@ -163,7 +163,7 @@ Next FrameRun::compute(Node::Kind kind, uint32_t number, int operands, uint8_t o
   Value left = value_at(sp_ - operands), right = operands == 2 ? value_at(sp_ - 1) : Value{nullptr};
   bool is_carried = left.node != kKnown || right.node != kKnown;
   if (!is_carried || !is_number(left.object) || (right.object && !is_number(right.object))) {
-    if (!are_followed(operands)) settle_top(operands);
+    if (!are_followed(operands, kind == Node::Kind::Binary)) settle_top(operands);
     return step_variables(operation, arg);
   }
   py::Ref result = py::Ref::steal(kind == Node::Kind::Compare
@@ -267,14 +267,14 @@ Next FrameRun::unpack_holder(uint32_t count) {
   return next;
 }
 
-// Whether the instruction works on tensors, or takes tuples and lists apart or together, for other sizes, too: then
-// numbers that are open stay open.
-bool FrameRun::are_followed(int operands) const {
+// Whether the instruction works on tensors, or `joins` tuples or lists, for other sizes, too: then numbers that are
+// open stay open.
+bool FrameRun::are_followed(int operands, bool joins) const {
   if (!watch_.stand_ins()) return false;
   auto is_sequence = [](PyObject* object) { return PyTuple_Check(object) || PyList_CheckExact(object); };
   PyObject *first = sp_[-operands], *last = sp_[-1];
   if (watch_.is_tensor(first) || watch_.is_tensor(last)) return true;
-  return operands == 2 && is_sequence(first) && is_sequence(last);
+  return joins && operands == 2 && is_sequence(first) && is_sequence(last);
 }
 
 // A number as the end of a slice, or a new tuple or list from others: their nodes are those of the parts.
