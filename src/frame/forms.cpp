@@ -214,10 +214,10 @@ void note_capture(Forms& forms, Capture& captured, const Variant* base) {
     add_variant(forms, captured);
   else if (captured.added)
     note_breaks(forms, captured), log_program(*base);
-  else if (captured.was_open)
-    forms.cannot_open = true, forms.open_keys.clear();  // with fixed sizes it may well go
   else if (captured.met_forbidden)
     --forms.captures;  // it is to be met again
+  else if (captured.was_open)
+    forms.cannot_open = true, forms.open_keys.clear();  // with fixed sizes it may well go
   else if (!base && (captured.result || !forms.wishes->whole))
     ++forms.failures_in_a_row;
   if (!captured.reason.empty()) note_failure(forms, captured.reason, captured.where);
@@ -318,8 +318,8 @@ PyObject* miss(Forms& forms, RealCall& call) {
   if (!forms.variants.empty()) {
     std::string why = why_not_fitting(forms, call);
     note_miss(forms, why);
+    open_what_changed(forms, call);  // before anybody who is told can change the forms
     if (!tell_guard_failure(forms, why)) return nullptr;
-    open_what_changed(forms, call);
   }
   return capture_call(forms, call, nullptr);
 }
