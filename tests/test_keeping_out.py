@@ -504,3 +504,38 @@ def test_fullgraph_is_no_error_under_a_debugger():
     finally:
         sys.settrace(None)
     assert torch.equal(result, torch.full((2,), 2.0))
+
+
+def test_rules_hold_where_sizes_and_numbers_are_open():
+    @magneto.allow_in_graph
+    def opaque(x, factor):
+        return (x * factor).relu()
+
+    outer = magneto.compile(lambda x, n: opaque(x + 1, n) - n)
+    for size, n in ((2, 3), (3, 4), (5, 6), (7, 8), (2, 3), (5, 7)):
+        x = torch.randn(size)
+        assert torch.equal(outer(x, n), ((x + 1) * n).relu() - n)
+
+    def never(x):
+        return x
+
+    magneto.forbid_in_graph(never)
+    forbidden = magneto.compile(lambda x: never(x + 1), dynamic=True)
+    for size in range(2, 2 + magneto.config.recapture_limit + 2):
+        with pytest.raises(magneto.UserError, match="never is forbidden"):
+            forbidden(torch.ones(size))
+
+
+def test_functions_that_are_disabled_get_open_numbers_and_sizes():
+    seen = []
+
+    @magneto.disable
+    def note(x, n):
+        seen.append((tuple(x.shape), n))
+        return x * n
+
+    outer = magneto.compile(lambda x, n: note(x + n, n + 1) - 1)
+    for size, n in ((2, 3), (3, 4), (5, 6), (7, 8)):
+        x = torch.randn(size)
+        assert torch.equal(outer(x, n), (x + n) * (n + 1) - 1)
+    assert seen == [((size,), n + 1) for size, n in ((2, 3), (3, 4), (5, 6), (7, 8))]
