@@ -134,7 +134,7 @@ def everywhere(mode: str) -> None:
 class CaptureScope:
     """Every function that is called inside it is captured."""
 
-    def __init__(self, whole: bool, backend: object | None, guard_export: object | None, guard_fail: object | None, dynamic: object | None, skipped: Sequence[str], kept: Sequence[str]) -> None: ...
+    def __init__(self, whole: bool, backend: object | None, guard_export: object | None, guard_fail: object | None, skipped: Sequence[str], kept: Sequence[str], dynamic: object | None = None) -> None: ...
 
     def enter(self) -> int:
         """

@@ -21,7 +21,7 @@ struct Group {
 
 // What somebody wishes for all captures of a function. The callables may be null.
 struct Wishes {
-  bool whole = false;    // never in several parts: a call that cannot be captured so is an error
+  bool whole = false;  // never in several parts: a call that cannot be captured so is an error
   enum class Dynamic : uint8_t {
     Never,
     WhenChanged,
@@ -42,7 +42,7 @@ struct Forms {
   std::shared_ptr<const Wishes> wishes = std::make_shared<Wishes>();
   std::vector<Group> groups;                       // most recently used first
   std::vector<std::shared_ptr<Variant>> variants;  // newest first
-  bool cannot_open = false;        // a capture that left sizes or numbers open has failed
+  bool cannot_open = false;                        // a capture that left sizes or numbers open has failed
   std::vector<py::Ref> open_keys;  // names of attributes and the like that hold another number or tensor in each call
   std::vector<guard::Opening> pinned;  // sizes and numbers that the function relies on, so that they are not opened
   std::map<std::string, int64_t> failures, misses, breaks;

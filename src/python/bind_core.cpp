@@ -127,8 +127,7 @@ void bind_scopes(nb::module_& module) {
           "__init__",
           [](CaptureScope* self, bool whole, nb::handle backend, nb::handle guard_export, nb::handle guard_fail,
              std::vector<std::string> skipped, std::vector<std::string> kept, nb::handle dynamic) {
-            auto wishes =
-                frame::make_wishes(whole, backend.ptr(), guard_export.ptr(), guard_fail.ptr(), dynamic.ptr());
+            auto wishes = frame::make_wishes(whole, backend.ptr(), guard_export.ptr(), guard_fail.ptr(), dynamic.ptr());
             new (self) CaptureScope(std::move(wishes), std::move(skipped), std::move(kept));
           },
           nb::arg("whole"), nb::arg("backend").none(), nb::arg("guard_export").none(), nb::arg("guard_fail").none(),

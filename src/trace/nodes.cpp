@@ -164,7 +164,9 @@ Next FrameRun::compute(Node::Kind kind, uint32_t number, int operands, uint8_t o
   Value left = value_at(sp_ - operands), right = operands == 2 ? value_at(sp_ - 1) : Value{nullptr};
   bool is_carried = left.node != kKnown || right.node != kKnown;
   if (!is_carried || !is_number(left.object) || (right.object && !is_number(right.object))) {
-    if (!are_followed(operands, kind == Node::Kind::Binary)) settle_top(operands);
+    bool is_equality = kind == Node::Kind::Compare && (number == Py_EQ || number == Py_NE) && watch_.stand_ins();
+    bool is_decided = is_equality && watch_.stand_ins()->decide_equality(left, right);
+    if (!is_decided && !are_followed(operands, kind == Node::Kind::Binary)) settle_top(operands);
     return step_variables(operation, arg);
   }
   py::Ref result = py::Ref::steal(kind == Node::Kind::Compare

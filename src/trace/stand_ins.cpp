@@ -216,6 +216,32 @@ NodeId StandIns::pair(PyObject* real, PyObject* stand_in) {
 
 // ---- numbers
 
+bool StandIns::decide_equality(Value left, Value right) {
+  if (!is_sequence(left.object) || !is_sequence(right.object)) return false;
+  auto nodes_of = [&](Value value) {
+    const Node* holder = watch_.provenance.is_known(value.node) ? nullptr : watch_.provenance.holder(value.object);
+    auto size = static_cast<size_t>(PySequence_Fast_GET_SIZE(value.object));
+    return holder ? holder->items : std::vector<NodeId>(size, kKnown);
+  };
+  std::vector<NodeId> lefts = nodes_of(left), rights = nodes_of(right);
+  auto are_numbers = [](PyObject* sequence) {
+    PyObject** items = PySequence_Fast_ITEMS(sequence);
+    return std::all_of(items, items + PySequence_Fast_GET_SIZE(sequence), is_number);
+  };
+  if (!are_numbers(left.object) || !are_numbers(right.object)) return false;
+  if (lefts.size() != rights.size()) return true;
+  bool equal = true;
+  for (size_t i = 0; equal && i < lefts.size(); ++i) {
+    Value a{PySequence_Fast_GET_ITEM(left.object, i), lefts[i]},
+        b{PySequence_Fast_GET_ITEM(right.object, i), rights[i]};
+    equal = PyObject_RichCompareBool(a.object, b.object, Py_EQ) == 1;
+    if (watch_.provenance.is_known(a.node) && watch_.provenance.is_known(b.node)) continue;
+    NodeId answer = compute(Node::Kind::Compare, Py_EQ, a, b, equal ? Py_True : Py_False);
+    if (!watch_.provenance.is_known(answer)) watch_.take_truth_of(answer);
+  }
+  return true;
+}
+
 runtime::SymbolicRecording::Operand StandIns::operand(Value value) {
   if (!value.object || watch_.provenance.is_known(value.node)) return {std::nullopt, value.object};
   return {watch_.symbol_of(value.node), value.object};

@@ -32,6 +32,10 @@ class StandIns {
   // Whether it is a tensor, or contains one or a number that is followed.
   bool concerns(Value value) const;
 
+  // Before two tuples or lists are compared for equality: the numbers in them stay open, but for what the answer says.
+  // False: they hold something else.
+  bool decide_equality(Value left, Value right);
+
   // Of numbers one of which has a node that stands for a symbol; `right` may have no object.
   NodeId compute(Node::Kind kind, uint32_t number, Value left, Value right, PyObject* result);
 

@@ -249,11 +249,11 @@ def test_a_function_whose_captures_fail_is_left_alone():
 
 def test_nothing_is_compiled_or_run_compiled_while_it_is_disabled():
     world = worlds.World("G = 1\ndef f(): return 'x' * G", compiled=True)
-    assert _core.ScopedFunction(world.compiled, "disable")() == "x"
+    assert _core.ScopedFunction(world.compiled, "eager")() == "x"
     assert not world.compiled.variants()
     world.call(), world.call()
     (variant,) = world.compiled.variants()
-    assert _core.ScopedFunction(world.compiled, "disable")() == "x"
+    assert _core.ScopedFunction(world.compiled, "eager")() == "x"
     with worlds.settings(enabled=False):
         world.call()
     assert world.compiled.variants()[0]["hits"] == variant["hits"]
