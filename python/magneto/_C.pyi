@@ -29,6 +29,7 @@ class CompiledFunction:
         backend: Callable[..., Any] | None = ...,
         guard_export: Callable[[list[str]], object] | None = ...,
         guard_fail: Callable[[str], object] | None = ...,
+        dynamic: bool | None = ...,
     ) -> None: ...
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any: ...
 
