@@ -189,3 +189,14 @@ def test_a_tensor_that_comes_back_in_another_shape_is_noticed():
     for shape in shapes:
         numbers["shape"] = shape
         assert torch.equal(compiled(torch.ones(())).to(torch.float32), torch.full(shape, 3.0))
+
+
+@pytest.mark.parametrize("fn", [lambda x: x + 1, lambda x: LINEAR(x) * 2, lambda x: x @ x.t()])
+def test_a_compiled_call_leaves_autocast_as_it_was(fn):
+    compiled = magneto.compile(fn)
+    x = torch.rand(3, 4)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(3):
+            assert torch.equal(compiled(x), fn(x))
+            assert torch.is_autocast_enabled("cpu")
+    assert not torch.is_autocast_enabled("cpu")

@@ -344,9 +344,9 @@ void Replay::push_arguments(const Step& step, uint32_t& next, Slots& slots, cons
 }
 
 bool Replay::execute(Slots& slots, const Numbers& numbers) const {
+  c10::impl::ExcludeDispatchKeyGuard below_autograd(kBelowAutograd);  // puts back all keys, so it ends last
   Autocast autocast;
   autocast.set(false);
-  c10::impl::ExcludeDispatchKeyGuard below_autograd(kBelowAutograd);
   c10::AutoGradMode restore_grad_mode(c10::GradMode::is_enabled());
   struct RestoreInplace {
     bool before = c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView);
