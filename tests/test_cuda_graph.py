@@ -314,7 +314,7 @@ def test_marked_arguments_are_used_in_place():
 
 
 def test_marking_something_else_is_an_error():
-    with pytest.raises(TypeError, match=r"expected a torch\.Tensor"):
+    with pytest.raises(TypeError, match=r"expects a torch\.Tensor"):
         magneto.mark_static_address(3)
 
 
