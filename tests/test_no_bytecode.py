@@ -78,6 +78,7 @@ def test_a_compiled_call_enters_no_python_function(name: str) -> None:
 def test_a_debugger_sees_every_instruction_of_a_compiled_model(name: str) -> None:
     module, compiled, make_inputs = compiled_model(name)
     args, kwargs = make_inputs(0, 5)
+    traced_opcodes(module, *args, **kwargs)  # on CPython 3.12 the first such tracer of a process sees nothing
     assert traced_opcodes(compiled, *args, **kwargs) >= traced_opcodes(module, *args, **kwargs) > 50
     assert python_frames(compiled, *args, **kwargs) == []
 
