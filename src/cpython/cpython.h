@@ -248,6 +248,8 @@ PyObject* mg_run_instruction(PyThreadState* thread, const mg_lone_instruction* i
 PyObject* mg_eval_default(PyThreadState* thread, mg_frame* frame, int throwing);
 // How many more Python frames the recursion limit allows, and frames that count towards it although nobody made them.
 int mg_recursion_left(PyThreadState* thread);
+// How deeply C code may still nest, where CPython counts that by itself (3.12 and later).
+int mg_c_recursion_left(PyThreadState* thread);
 void mg_recursion_use(PyThreadState* thread, int frames);
 // A debugger, profiler or coverage tool follows this thread.
 bool mg_is_tracing(PyThreadState* thread);

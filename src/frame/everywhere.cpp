@@ -15,6 +15,7 @@ namespace {
 
 // Under a hook every Python call takes C stack. Deeper than this, calls go without: CPython then needs none for them.
 constexpr int kMaxNested = 2000;
+constexpr int kSpareNesting = 700;  // what CPython's own C code, and ours, may need at any depth
 
 // A function is watched so often; further calls only run in our interpreter.
 constexpr int kWatchesEach = 16;
@@ -213,7 +214,8 @@ PyObject* evaluate_everywhere(PyThreadState* thread, mg_frame* frame, int throwi
     return evaluate_below(thread, frame, throwing);
   int& nested = mine.everywhere_nested;
   ++nested;
-  PyObject* result = nested > kMaxNested                                        ? evaluate_deep(thread, frame, throwing)
+  bool is_deep = nested > kMaxNested || mg_c_recursion_left(thread) < kSpareNesting;
+  PyObject* result = is_deep                                                    ? evaluate_deep(thread, frame, throwing)
                      : runtime::process_state().everywhere == Everywhere::Watch ? watch_alone(thread, frame, throwing)
                      : throwing ? evaluate_below(thread, frame, throwing)
                                 : call_captured(thread, frame, mine.capture_scope ? *mine.capture_scope : everybody());
