@@ -1,4 +1,4 @@
-"""What all tests share: the --full switch, and `import _core` for the torch-free ones.
+"""What all tests share: the --full switch, a fresh start, and `import _core` for the torch-free ones.
 
 The torch-free tests (tests/core) also run on Pythons that have no torch, where the package `magneto` cannot be
 imported. They say `import _core`, or `import _frames` for what only tests need, which loads the module that was built
@@ -10,7 +10,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -80,3 +80,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="takes minutes: ./run test --full"))
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing is compiled or counted before and after the test, which needs no gradients."""
+    import magneto
+    import torch
+
+    magneto.reset()
+    with torch.no_grad():
+        yield
+    magneto.reset()

@@ -12,13 +12,7 @@ import torch
 from magneto.testing import CompileCounter, CompileCounterWithBackend, same
 from torch import fx, nn
 
-
-@pytest.fixture(autouse=True)
-def fresh():
-    magneto.reset()
-    with torch.no_grad():
-        yield
-    magneto.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 @pytest.fixture

@@ -7,13 +7,7 @@ import magneto
 import pytest
 import torch
 
-
-@pytest.fixture(autouse=True)
-def fresh():
-    magneto.reset()
-    with torch.no_grad():
-        yield
-    magneto.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def test_calls_captures_and_hits_are_counted():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,7 @@ LINEAR = nn.Linear(4, 4)
 CALLS = 12
 
 
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    magneto.reset()
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def number_is_returned(x: Tensor) -> Any:

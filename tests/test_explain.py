@@ -8,13 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-
-@pytest.fixture(autouse=True)
-def fresh():
-    magneto.reset()
-    with torch.no_grad():
-        yield
-    magneto.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def work(x, factor=2.0):

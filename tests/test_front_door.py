@@ -15,13 +15,7 @@ import torch
 from magneto import _C
 from torch import nn
 
-
-@pytest.fixture(autouse=True)
-def fresh():
-    magneto.reset()
-    with torch.no_grad():
-        yield
-    magneto.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def scale(x, factor=2.0, *, shift=1.0):

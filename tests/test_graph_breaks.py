@@ -1,7 +1,7 @@
 """Effects and unknown functions in the midst of tensor work: programs in several parts, results as in eager."""
 
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import magneto
@@ -12,11 +12,7 @@ import torch
 CALLS = 4
 
 
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    magneto.reset()
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 class Model(torch.nn.Module):

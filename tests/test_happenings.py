@@ -9,13 +9,7 @@ import torch
 from magneto import eval_frame
 from torch import nn
 
-
-@pytest.fixture(autouse=True)
-def fresh():
-    magneto.reset()
-    with torch.no_grad():
-        yield
-    magneto.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def test_callbacks_are_called_around_each_compilation():

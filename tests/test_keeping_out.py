@@ -13,12 +13,9 @@ from torch import nn
 
 
 @pytest.fixture(autouse=True)
-def fresh():
-    magneto.reset()
-    with torch.no_grad():
-        yield
+def default_stance(fresh):
+    yield
     magneto.set_stance("default")
-    magneto.reset()
 
 
 def ops(compiled):

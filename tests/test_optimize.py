@@ -12,11 +12,8 @@ from torch import nn
 
 
 @pytest.fixture(autouse=True)
-def fresh():
-    magneto.reset()
-    with torch.no_grad():
-        yield
-    magneto.reset()
+def unhooked(fresh):
+    yield
     assert not magneto._C.hook_installed()
 
 

@@ -18,12 +18,8 @@ from torch import nn
 
 
 @pytest.fixture(autouse=True)
-def fresh():
-    magneto.reset()
+def seeded(fresh):
     torch.manual_seed(0)
-    with torch.no_grad():
-        yield
-    magneto.reset()
 
 
 class Net(nn.Module):

@@ -52,7 +52,9 @@ class ModuleProxy(nn.Module):
 
     def _like_this(self, orig_mod: nn.Module) -> "ModuleProxy":
         """Another of this kind, around another module; each kind says how."""
-        raise NotImplementedError(type(self).__name__)
+        raise NotImplementedError(
+            f"{type(self).__name__} has to say how another of its kind is made: _like_this(orig_mod)"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name in ModuleProxy._OWN:

@@ -1,13 +1,13 @@
 // CompiledFunction: the Python type, its call, and what it tells about itself.
 #include "frame/compiled_function.h"
 
-#include <structmember.h>
-
 #include <ctime>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "frame/forms.h"
+#include "frame/function_wrapper.h"
 #include "runtime/config.h"
 #include "runtime/state.h"
 #include "trace/watch.h"
@@ -19,12 +19,7 @@ namespace {
 using guard::CallArguments;
 using runtime::config;
 
-struct CompiledFunction {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
-  PyObject* function;
-  PyObject* dict;
-  PyObject* weak_references;
+struct CompiledFunction : FunctionWrapper {
   Forms* forms;
 };
 
@@ -88,38 +83,21 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* keywords) {
 }
 
 int traverse(PyObject* object, visitproc visit, void* arg) {
-  CompiledFunction* self = as_compiled(object);
-  Py_VISIT(Py_TYPE(object));
-  Py_VISIT(self->function);
-  Py_VISIT(self->dict);
-  if (!self->forms) return 0;
-  if (int stop = self->forms->wishes->traverse(visit, arg)) return stop;
-  return self->forms->traverse(visit, arg);
+  if (int stop = traverse_wrapper(object, visit, arg)) return stop;
+  Forms* forms = as_compiled(object)->forms;
+  if (!forms) return 0;
+  if (int stop = forms->wishes->traverse(visit, arg)) return stop;
+  return forms->traverse(visit, arg);
 }
 
 int clear(PyObject* object) {
-  CompiledFunction* self = as_compiled(object);
-  // `function` stays until deallocation: somebody may still call.
-  if (self->forms) self->forms->drop_variants();
-  Py_CLEAR(self->dict);
-  return 0;
+  if (Forms* forms = as_compiled(object)->forms) forms->drop_variants();
+  return clear_wrapper(object);
 }
 
 void destroy(PyObject* object) {
-  CompiledFunction* self = as_compiled(object);
-  PyTypeObject* type = Py_TYPE(object);
-  PyObject_GC_UnTrack(object);
-  if (self->weak_references) PyObject_ClearWeakRefs(object);
-  clear(object);
-  Py_CLEAR(self->function);
-  delete self->forms;
-  type->tp_free(object);
-  Py_DECREF(type);
-}
-
-PyObject* bind(PyObject* object, PyObject* instance, PyObject*) {
-  if (!instance || instance == Py_None) return Py_NewRef(object);
-  return PyMethod_New(object, instance);
+  std::unique_ptr<Forms> forms(as_compiled(object)->forms);
+  destroy_wrapper(object);
 }
 
 PyObject* repr(PyObject* object) {
@@ -244,13 +222,6 @@ PyMethodDef kMethods[] = {
      "that is counted, too."},
     {nullptr, nullptr, 0, nullptr}};
 
-PyMemberDef kMembers[] = {
-    {"fn", T_OBJECT, offsetof(CompiledFunction, function), READONLY, "The function as it was written."},
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(CompiledFunction, vectorcall), READONLY, nullptr},
-    {"__dictoffset__", T_PYSSIZET, offsetof(CompiledFunction, dict), READONLY, nullptr},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(CompiledFunction, weak_references), READONLY, nullptr},
-    {nullptr, 0, 0, 0, nullptr}};
-
 PyGetSetDef kGetSets[] = {{"name", get_name, nullptr, "Its name in logs and reports.", nullptr},
                           {"whole", get_whole, nullptr, "Whether a call that is not one graph is an error.", nullptr},
                           {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
@@ -261,10 +232,10 @@ PyType_Slot kSlots[] = {{Py_tp_new, (void*)create},
                         {Py_tp_traverse, (void*)traverse},
                         {Py_tp_clear, (void*)clear},
                         {Py_tp_call, (void*)PyVectorcall_Call},
-                        {Py_tp_descr_get, (void*)bind},
+                        {Py_tp_descr_get, (void*)bind_wrapper},
                         {Py_tp_repr, (void*)repr},
                         {Py_tp_methods, kMethods},
-                        {Py_tp_members, kMembers},
+                        {Py_tp_members, kWrapperMembers},
                         {Py_tp_getset, kGetSets},
                         {Py_tp_doc, (void*)"A function that is compiled by its second call."},
                         {0, nullptr}};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cpython/last_word.h"
 #include "cpython/text.h"
 #include "frame/hook.h"
 #include "runtime/config.h"
@@ -33,38 +34,15 @@ CaptureScope& everybody() {
   return scope;
 }
 
-// In whose table, and at which address, a function is about to die.
-struct Death {
-  std::weak_ptr<FunctionTable> table;
-  PyObject* function;
-};
-constexpr const char* kDeath = "magneto.death";
-
-PyObject* function_died(PyObject* capsule, PyObject*) {
-  auto* death = static_cast<Death*>(PyCapsule_GetPointer(capsule, kDeath));
-  // What the entry held goes last, when the table is in order again.
-  if (auto table = death->table.lock()) auto node = table->extract(death->function);
-  Py_RETURN_NONE;
-}
-
-PyMethodDef kFunctionDied = {"function_died", function_died, METH_O, nullptr};
-
-py::Ref watch_death(PyObject* function, const std::shared_ptr<FunctionTable>& table) {
-  auto death = std::make_unique<Death>(Death{table, function});
-  py::Ref capsule = py::Ref::steal(PyCapsule_New(
-      death.get(), kDeath, [](PyObject* object) { delete static_cast<Death*>(PyCapsule_GetPointer(object, kDeath)); }));
-  if (!capsule) return {};
-  death.release();
-  py::Ref callback = py::Ref::steal(PyCFunction_New(&kFunctionDied, capsule.get()));
-  return py::Ref::steal(callback ? PyWeakref_NewRef(function, callback.get()) : nullptr);
-}
-
 // The forms of a function; null, without an error, if it cannot be followed.
 std::shared_ptr<Forms> forms_of(CaptureScope& scope, PyFunctionObject* function) {
   PyObject* object = reinterpret_cast<PyObject*>(function);
   FunctionTable& table = *scope.table;
   if (auto found = table.find(object); found != table.end()) return found->second.forms;
-  py::Ref reference = watch_death(object, scope.table);
+  py::Ref reference = py::when_dead(object, [object, weak = std::weak_ptr(scope.table)] {
+    // What the entry held goes last, when the table is in order again.
+    if (auto table = weak.lock()) auto node = table->extract(object);
+  });
   if (!reference) return PyErr_Clear(), nullptr;
   auto forms = std::make_shared<Forms>();
   forms->name = py::text(function->func_qualname);

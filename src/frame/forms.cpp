@@ -114,9 +114,11 @@ void add_variant(Forms& forms, Capture& captured) {
   }
 }
 
+bool may_open(const Forms& forms) { return forms.wishes->dynamic != Wishes::Dynamic::Never && !forms.cannot_open; }
+
 // Sizes and numbers that differ from those of a variant that fits otherwise.
 std::vector<guard::Opening> what_to_open(const Forms& forms, const RealCall& call) {
-  if (forms.wishes->dynamic == Wishes::Dynamic::Never || forms.cannot_open) return {};
+  if (!may_open(forms)) return {};
   for (const auto& variant : forms.variants)
     if (auto opened = variant->arguments->opened_for(call.arguments)) return guard::difference(*opened, forms.pinned);
   bool all = forms.wishes->dynamic == Wishes::Dynamic::Always && forms.variants.empty();
@@ -125,7 +127,7 @@ std::vector<guard::Opening> what_to_open(const Forms& forms, const RealCall& cal
 
 // What was read and is another number or tensor now may well be another one each time.
 void open_what_changed(Forms& forms, const RealCall& call) {
-  if (forms.wishes->dynamic == Wishes::Dynamic::Never || forms.cannot_open) return;
+  if (!may_open(forms)) return;
   const Variant& latest = *forms.variants.front();
   if (!latest.arguments->explain(call.arguments).empty()) return;
   const guard::Read* changed = group_of(forms, *latest.arguments).trie.first_failure(latest);

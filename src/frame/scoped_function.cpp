@@ -1,11 +1,10 @@
 // ScopedFunction: a C type, so that a call of it runs no bytecode of ours and a watched call can be cut at it.
 #include "frame/scoped_function.h"
 
-#include <structmember.h>
-
 #include <string>
 #include <string_view>
 
+#include "frame/function_wrapper.h"
 #include "runtime/state.h"
 #include "trace/rules.h"
 #include "trace/watch.h"
@@ -21,12 +20,7 @@ enum class Scope : uint8_t {
 };
 constexpr const char* kScopeNames[] = {"eager", "skip", "run"};
 
-struct ScopedFunction {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
-  PyObject* function;
-  PyObject* dict;
-  PyObject* weak_references;
+struct ScopedFunction : FunctionWrapper {
   Scope scope;
 };
 
@@ -66,34 +60,6 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   return (PyObject*)self;
 }
 
-int traverse(PyObject* object, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(object));
-  Py_VISIT(as_scoped(object)->function);
-  Py_VISIT(as_scoped(object)->dict);
-  return 0;
-}
-
-int clear(PyObject* object) {
-  // `function` stays until deallocation: somebody may still call.
-  Py_CLEAR(as_scoped(object)->dict);
-  return 0;
-}
-
-void destroy(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
-  PyObject_GC_UnTrack(object);
-  if (as_scoped(object)->weak_references) PyObject_ClearWeakRefs(object);
-  clear(object);
-  Py_CLEAR(as_scoped(object)->function);
-  type->tp_free(object);
-  Py_DECREF(type);
-}
-
-PyObject* bind(PyObject* object, PyObject* instance, PyObject*) {
-  if (!instance || instance == Py_None) return Py_NewRef(object);
-  return PyMethod_New(object, instance);
-}
-
 PyObject* repr(PyObject* object) {
   const char* words = as_scoped(object)->scope == Scope::Run ? "run-only" : "disabled";
   return PyUnicode_FromFormat("<magneto %s %R>", words, as_scoped(object)->function);
@@ -103,25 +69,18 @@ PyObject* get_scope(PyObject* object, void*) {
   return PyUnicode_FromString(kScopeNames[static_cast<size_t>(as_scoped(object)->scope)]);
 }
 
-PyMemberDef kMembers[] = {
-    {"fn", T_OBJECT, offsetof(ScopedFunction, function), READONLY, "The function as it was written."},
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(ScopedFunction, vectorcall), READONLY, nullptr},
-    {"__dictoffset__", T_PYSSIZET, offsetof(ScopedFunction, dict), READONLY, nullptr},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(ScopedFunction, weak_references), READONLY, nullptr},
-    {nullptr, 0, 0, 0, nullptr}};
-
 PyGetSetDef kGetSets[] = {{"scope", get_scope, nullptr, "'eager', 'skip' or 'run'.", nullptr},
                           {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
                           {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyType_Slot kSlots[] = {{Py_tp_new, (void*)create},
-                        {Py_tp_dealloc, (void*)destroy},
-                        {Py_tp_traverse, (void*)traverse},
-                        {Py_tp_clear, (void*)clear},
+                        {Py_tp_dealloc, (void*)destroy_wrapper},
+                        {Py_tp_traverse, (void*)traverse_wrapper},
+                        {Py_tp_clear, (void*)clear_wrapper},
                         {Py_tp_call, (void*)PyVectorcall_Call},
-                        {Py_tp_descr_get, (void*)bind},
+                        {Py_tp_descr_get, (void*)bind_wrapper},
                         {Py_tp_repr, (void*)repr},
-                        {Py_tp_members, kMembers},
+                        {Py_tp_members, kWrapperMembers},
                         {Py_tp_getset, kGetSets},
                         {Py_tp_doc, (void*)"A function that runs eagerly ('eager'), unwatched ('skip') or without "
                                            "capturing anything new ('run')."},

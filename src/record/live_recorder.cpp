@@ -1,10 +1,9 @@
 // The live recorder, and the recording of a watched call that is made with it.
 #include "record/live_recorder.h"
 
-#include "cpython/ref.h"
+#include "record/call_edges.h"
 #include "record/plain_tensor.h"
 #include "record/recorder_keys.h"
-#include "runtime/replay.h"
 #include "runtime/torch_python.h"
 
 namespace magneto::record {
@@ -15,8 +14,6 @@ void LiveRecorder::execute(const c10::OperatorHandle& op, const graph::SchemaInf
 }
 
 namespace {
-
-using graph::Role;
 
 class CallRecording final : public runtime::Recording {
  public:
@@ -30,8 +27,8 @@ class CallRecording final : public runtime::Recording {
 
   void add_state(PyObject* tensor) override {
     if (knows(tensor) || is_usable(tensor)) {
-      Role role = Py_TYPE(tensor) == runtime::parameter_class() ? Role::Parameter : Role::Buffer;
-      if (recorder_.add_state(runtime::unpack_tensor(tensor), {role})) states_.push_back(py::Ref::borrow(tensor));
+      bool is_new = recorder_.add_state(runtime::unpack_tensor(tensor), {state_role(tensor)});
+      if (is_new) states_.push_back(py::Ref::borrow(tensor));
     }
   }
 
@@ -41,12 +38,11 @@ class CallRecording final : public runtime::Recording {
   std::unique_ptr<runtime::Segment> finish(const std::vector<runtime::SegmentOutput>& outputs) override {
     recorder_.stop();
     for (auto [output, number] : outputs) {
-      if (!recorder_.add_output(runtime::unpack_tensor(output)) || !may_be_given_out(output)) return nullptr;
+      if (!recorder_.add_output(runtime::unpack_tensor(output))) return nullptr;
+      auto reason = why_not_given_out(output, recorder_.graph());
+      if (!reason.empty()) fail(reason);
     }
-    if (recorder_.refusal()) return nullptr;
-    std::vector<PyObject*> states;
-    for (const py::Ref& state : states_) states.push_back(state.get());
-    return runtime::make_replay(recorder_.take_graph(), std::move(states));
+    return recorder_.refusal() ? nullptr : make_segment(recorder_.take_graph(), states_);
   }
 
  private:
@@ -68,17 +64,6 @@ class CallRecording final : public runtime::Recording {
     auto reason = why_not_plain(tensor);
     if (!reason.empty()) fail(reason);
     return reason.empty();
-  }
-
-  // A replay makes tensors of torch's own class that need no gradient.
-  bool may_be_given_out(PyObject* output) {
-    const graph::Graph& graph = recorder_.graph();
-    if (graph.values[graph.outputs.back()].role != Role::Result) return true;
-    if (Py_TYPE(output) != runtime::tensor_class()) {
-      return fail(std::string("an output of type ") + Py_TYPE(output)->tp_name + " made during the call"), false;
-    }
-    if (runtime::unpack_tensor(output).requires_grad()) return fail("an output that requires grad"), false;
-    return true;
   }
 
   LiveRecorder recorder_;

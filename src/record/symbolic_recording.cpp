@@ -2,13 +2,13 @@
 #include "record/symbolic_recording.h"
 
 #include "cpython/text.h"
+#include "record/call_edges.h"
 #include "record/global_state.h"
 #include "record/plain_tensor.h"
 #include "record/sym_node.h"
 #include "record/trace_recorder.h"
 #include "record/trace_tensor.h"
 #include "runtime/errors.h"
-#include "runtime/replay.h"
 #include "runtime/state.h"
 #include "runtime/torch_python.h"
 
@@ -16,7 +16,6 @@ namespace magneto::record {
 namespace {
 
 using graph::ExprId;
-using graph::Role;
 using graph::Symbols;
 using runtime::Arithmetic;
 using runtime::NumberId;
@@ -76,10 +75,9 @@ class BesideRecording final : public runtime::SymbolicRecording {
 
   void add_state(PyObject* tensor) override {
     if (knows(tensor) || !is_usable(tensor)) return;
-    Role role = Py_TYPE(tensor) == runtime::parameter_class() ? Role::Parameter : Role::Buffer;
     attempt([&] {
       at::Tensor stand_in = recorder_.stand_in(unpack_tensor(tensor), "", {});
-      if (!recorder_.add_state(stand_in, {role})) return;
+      if (!recorder_.add_state(stand_in, {state_role(tensor)})) return;
       pair(tensor, std::move(stand_in));
       states_.push_back(py::Ref::borrow(tensor));
     });
@@ -204,9 +202,7 @@ class BesideRecording final : public runtime::SymbolicRecording {
         if (tensor ? !add_output(tensor) : !recorder_.add_output_size(number)) return;
       }
       recorder_.stop();
-      std::vector<PyObject*> states;
-      for (const py::Ref& state : states_) states.push_back(state.get());
-      segment = runtime::make_replay(recorder_.take_graph(), std::move(states));
+      segment = make_segment(recorder_.take_graph(), states_);
     });
     return segment;
   }
@@ -271,10 +267,9 @@ class BesideRecording final : public runtime::SymbolicRecording {
     const at::Tensor* stand_in = find(tensor);
     if (!stand_in) return fail("an output that no recorded operator made"), false;
     if (!recorder_.add_output(*stand_in)) return false;
-    const graph::Graph& graph = recorder_.graph();
-    bool is_made = graph.values[graph.outputs.back()].role == Role::Result;
-    if (!is_made || Py_TYPE(tensor) == runtime::tensor_class()) return true;
-    return fail(std::string("an output of type ") + Py_TYPE(tensor)->tp_name + " made during the call"), false;
+    auto reason = why_not_given_out(tensor, recorder_.graph());
+    if (!reason.empty()) fail(reason);
+    return reason.empty();
   }
 
   // None: a number that has no expression.

@@ -191,6 +191,11 @@ std::string callable_name(PyObject* callable) {
   return "a " + py::type_name(callable);
 }
 
+bool is_len(PyObject* callable) {
+  static PyObject* len = PyDict_GetItemString(PyEval_GetBuiltins(), "len");
+  return callable == len;
+}
+
 PyObject* call_with_star() {
   static PyMethodDef definition = {"call_with_star",
                                    [](PyObject*, PyObject* given) -> PyObject* {

@@ -407,11 +407,6 @@ void Watch::Handover::expect(PyObject* callable) {
   function = callable && PyFunction_Check(callable) ? callable : nullptr;
 }
 
-bool is_len(PyObject* callable) {
-  static PyObject* len = PyDict_GetItemString(PyEval_GetBuiltins(), "len");
-  return callable == len;
-}
-
 int Watch::Handover::local_of(PyObject* callable, size_t index, size_t positional, PyObject* keyword_names) const {
   auto* code = function ? (PyCodeObject*)((PyFunctionObject*)function)->func_code : nullptr;
   if (!code || code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) return -1;

@@ -274,7 +274,6 @@ Next FrameRun::unpack_holder(uint32_t count) {
 // open stay open.
 bool FrameRun::are_followed(int operands, bool joins) const {
   if (!watch_.stand_ins()) return false;
-  auto is_sequence = [](PyObject* object) { return PyTuple_Check(object) || PyList_CheckExact(object); };
   PyObject *first = sp_[-operands], *last = sp_[-1];
   if (watch_.is_tensor(first) || watch_.is_tensor(last)) return true;
   return joins && operands == 2 && is_sequence(first) && is_sequence(last);
@@ -307,7 +306,7 @@ Next FrameRun::build_slice(uint32_t count) {
 Next FrameRun::extend_holder(uint32_t arg) {
   PyObject** list = sp_ - 1 - arg;
   PyObject* more = sp_[-1];
-  if (!PyTuple_Check(more) && !PyList_CheckExact(more)) {
+  if (!is_sequence(more)) {
     settle_top(1);
     return step_variables(MG_LIST_EXTEND, arg);
   }

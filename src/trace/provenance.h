@@ -125,6 +125,8 @@ class Provenance {
   guard::PointerMap<NodeId> holders_;    // by container
 };
 
+inline bool is_sequence(PyObject* object) { return PyTuple_Check(object) || PyList_CheckExact(object); }
+
 // Numbers compute without running anybody's code.
 inline bool is_number(PyObject* object) {
   return PyLong_CheckExact(object) || PyFloat_CheckExact(object) || PyBool_Check(object);

@@ -3,7 +3,7 @@
 
 #include <unordered_map>
 
-#include "cpython/ref.h"
+#include "cpython/last_word.h"
 #include "cpython/text.h"
 #include "runtime/state.h"
 #include "trace/call_table.h"
@@ -31,19 +31,10 @@ const void* key_of(PyObject* callable) {
   return callable;
 }
 
-PyObject* function_died(PyObject* address, PyObject*) {
-  auto node = table().extract(PyLong_AsVoidPtr(address));
-  Py_RETURN_NONE;
-}
-
-PyMethodDef kFunctionDied = {"function_died", function_died, METH_O, nullptr};
-
 py::Ref hold(PyObject* callable, const void* key) {
   if (PyMethod_Check(callable)) callable = PyMethod_GET_FUNCTION(callable);
   if (key != callable || !PyType_SUPPORTS_WEAKREFS(Py_TYPE(callable))) return py::Ref::borrow(callable);
-  py::Ref address = py::Ref::steal(PyLong_FromVoidPtr(callable));
-  py::Ref callback = py::Ref::steal(address ? PyCFunction_New(&kFunctionDied, address.get()) : nullptr);
-  return py::Ref::steal(callback ? PyWeakref_NewRef(callable, callback.get()) : nullptr);
+  return py::when_dead(callable, [key] { auto node = table().extract(key); });
 }
 
 }  // namespace

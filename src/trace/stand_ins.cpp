@@ -27,8 +27,6 @@ std::optional<Arithmetic> arithmetic(Node::Kind kind, uint32_t number) {
   return number == program::kNegative ? std::optional(Negative) : number == program::kNot ? std::optional(Not) : kNone;
 }
 
-bool is_sequence(PyObject* object) { return PyTuple_Check(object) || PyList_CheckExact(object); }
-
 }  // namespace
 
 bool StandIns::concerns(Value value) const {
@@ -64,7 +62,8 @@ NodeId StandIns::call(PyObject* callable, const std::vector<Value>& args, size_t
       result);
 }
 
-NodeId StandIns::apply(binaryfunc function, Value left, Value right, PyObject* result) {
+NodeId StandIns::apply(const std::function<PyObject*(PyObject*, PyObject*)>& function, Value left, Value right,
+                       PyObject* result) {
   admit(left);
   admit(right);
   return again(
@@ -76,14 +75,7 @@ NodeId StandIns::apply(binaryfunc function, Value left, Value right, PyObject* r
 }
 
 NodeId StandIns::compare(Value left, Value right, int how, PyObject* result) {
-  admit(left);
-  admit(right);
-  return again(
-      [&]() -> PyObject* {
-        py::Ref a = of(left), b = of(right);
-        return a && b ? PyObject_RichCompare(a.get(), b.get(), how) : nullptr;
-      },
-      result);
+  return apply([how](PyObject* a, PyObject* b) { return PyObject_RichCompare(a, b, how); }, left, right, result);
 }
 
 NodeId StandIns::get_attribute(PyObject* tensor, PyObject* name, PyObject* result) {

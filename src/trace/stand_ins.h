@@ -23,7 +23,9 @@ class StandIns {
   // Each after the real operation has given `result`, of which it returns the node.
   NodeId call(PyObject* callable, const std::vector<Value>& args, size_t positional, PyObject* keyword_names,
               PyObject* result);
-  NodeId apply(binaryfunc function, Value left, Value right, PyObject* result);  // `right` may have no object
+  // `right` may have no object.
+  NodeId apply(const std::function<PyObject*(PyObject*, PyObject*)>& function, Value left, Value right,
+               PyObject* result);
   NodeId compare(Value left, Value right, int how, PyObject* result);
   NodeId get_attribute(PyObject* tensor, PyObject* name, PyObject* result);
   NodeId length(PyObject* tensor, PyObject* result);

@@ -1,0 +1,119 @@
+// The parts of a watch that keep values open: those that are only carried along, and sizes and numbers that may change.
+#include <algorithm>
+
+#include "cpython/text.h"
+#include "trace/watch.h"
+#include "trace/writer.h"
+
+namespace magneto::trace {
+
+using py::type_name;
+
+// ---- values that are only carried along
+
+void Watch::settle(NodeId id) {
+  if (!alive()) return;
+  std::vector<NodeId> open{id};
+  while (!open.empty()) {
+    NodeId next = open.back();
+    open.pop_back();
+    if (provenance.is_known(next)) continue;
+    bool foreign = provenance.is_foreign(next);
+    Node& node = provenance[next];
+    node.settled = true;
+    if (node.kind == Node::Kind::Key && is_tensor(node.value.get()))
+      use_foreign_tensor(next);
+    else if (node.kind == Node::Kind::Key)
+      guards.read_key(node.owner, node.key.get(), node.value.get());
+    else if (node.kind == Node::Kind::Cell)
+      guards.read_cell(node.owner, node.value.get());
+    else if (foreign && guard::is_atom(node.value.get()))
+      provenance.settled_registers.push_back(next);
+    else if (foreign && is_tensor(node.value.get()))
+      use_foreign_tensor(next);
+    else if (foreign)
+      give_up("the call uses a " + type_name(node.value.get()) + " that an unknown function may have changed");
+    else if (node.kind == Node::Kind::Holder)
+      open.insert(open.end(), node.items.begin(), node.items.end());
+    else if (node.kind == Node::Kind::Symbolic)
+      symbolic_->specialise(*node.symbol);
+    else
+      open.insert(open.end(), {node.left, node.right});
+  }
+}
+
+NodeId Watch::carried(NodeId node, PyObject* found) {
+  if (!alive() || provenance.is_known(node)) return kKnown;
+  if (guard::same_value(provenance[node].value.get(), found)) return node;
+  settle(node);
+  return kKnown;
+}
+
+// ---- sizes and numbers that stay open
+
+void Watch::open_numbers(PyObject* callable, const guard::CallArguments& call) {
+  for (auto [index, node] : arguments_.open_numbers()) {
+    int local = handover.local_of(callable, index, call.positional, call.keyword_names);
+    NodeId id = provenance.add_argument(node, call.values[index]);
+    open_numbers_.emplace_back(node, id);
+    if (local >= 0)
+      handover.nodes.emplace_back(local, id);
+    else
+      settle(id);
+  }
+}
+
+void Watch::note_left_open() {
+  for (guard::Opening opening : arguments_.open()) {
+    if (opening.sizes.empty()) {
+      auto same = [&](const auto& number) { return number.first == opening.node; };
+      auto found = std::ranges::find_if(open_numbers_, same);
+      if (found != open_numbers_.end() && !provenance[found->second].settled) left_open.push_back(opening);
+      continue;
+    }
+    std::vector<int> left = symbolic_->open_dimensions(arguments_.seen(opening.node));
+    std::erase_if(opening.sizes, [&](int size) { return std::ranges::find(left, size) == left.end(); });
+    if (!opening.sizes.empty()) left_open.push_back(std::move(opening));
+  }
+}
+
+std::optional<runtime::NumberId> Watch::symbol_of(NodeId id) {
+  if (!alive() || provenance.is_known(id)) return std::nullopt;
+  if (provenance[id].symbol) return provenance[id].symbol;
+  int overflow = 0;
+  PyObject* value = provenance[id].value.get();
+  bool is_read = provenance[id].kind == Node::Kind::Key || provenance[id].kind == Node::Kind::Cell;
+  bool is_fixed = is_read && !is_open_key(provenance[id].key.get());
+  if (is_fixed || !PyLong_CheckExact(value) || (PyLong_AsLongLongAndOverflow(value, &overflow), overflow)) {
+    settle(id);
+    return std::nullopt;
+  }
+  provenance[id].typed = true;
+  input_registers_.push_back(writer_->node_register(id));
+  return provenance[id].symbol = symbolic_->add_number(value);
+}
+
+bool Watch::is_open_key(PyObject* key) const {
+  return key &&
+         std::ranges::any_of(open_keys_, [&](const py::Ref& open) { return guard::same_value(open.get(), key); });
+}
+
+void Watch::take_truth_of(NodeId id) {
+  Node& node = provenance[id];
+  if (node.kind == Node::Kind::Symbolic) return symbolic_->decide(*node.symbol);
+  node.typed = true;
+  provenance.truths.emplace_back(id, PyObject_IsTrue(node.value.get()) == 1);
+}
+
+void Watch::look_at_tensor(PyObject* value, const What& what) {
+  if (StandIns* again = stand_ins(); again && again->concerns({value}))
+    give_up(what.text() + " looks at a tensor whose sizes may change");
+}
+
+bool Watch::takes_numbers(PyObject* callable) const {
+  if (!stand_ins() || PyType_Check(callable)) return false;
+  runtime::CallKind kind = plug_.classify_call(callable);
+  return kind == runtime::CallKind::TensorOp || kind == runtime::CallKind::Asks || kind == runtime::CallKind::Query;
+}
+
+}  // namespace magneto::trace
