@@ -133,6 +133,28 @@ bool mg_has_attributes(PyObject* object) {
   return slot && *slot && PyDict_GET_SIZE(*slot) != 0;
 }
 
+bool mg_is_python_class(PyTypeObject* type) {
+  static destructor dealloc = NULL;
+  if (!dealloc) {
+    PyObject* plain = PyObject_CallFunction((PyObject*)&PyType_Type, "s(){}", "Plain");
+    if (!plain) {
+      PyErr_Clear();
+      return false;
+    }
+    dealloc = ((PyTypeObject*)plain)->tp_dealloc;
+    Py_DECREF(plain);
+  }
+  return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && type->tp_dealloc == dealloc;
+}
+
+bool mg_has_slots(PyTypeObject* type) {
+  Py_ssize_t position = 0;
+  PyObject *name, *member;
+  while (PyDict_Next(mg_type_dict(type), &position, &name, &member))
+    if (Py_TYPE(member) == &PyMemberDescr_Type) return true;
+  return false;
+}
+
 PyObject* mg_type_dict(PyTypeObject* type) {
 #if PY_VERSION_HEX >= 0x030c0000
   // Each interpreter has dicts of its own for the types that all of them share, and keeps them.

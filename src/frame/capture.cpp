@@ -45,10 +45,9 @@ PyObject* FunctionCall::run(trace::Watch* watch) {
                : PyObject_Vectorcall(function, values, positional, keyword_names);
 }
 
-Capture capture(RealCall& call, bool whole, const Variant* base, std::vector<guard::Opening> open,
+Capture capture(RealCall& call, bool whole, const Variant* base, std::shared_ptr<guard::Arguments> arguments,
                 const std::vector<py::Ref>& open_keys) {
   Capture capture;
-  auto arguments = std::make_shared<guard::Arguments>(call.arguments, std::move(open));
   if (!arguments->refusal().empty()) {
     capture.reason = arguments->refusal();
     capture.result = py::Ref::steal(call.run(nullptr));

@@ -62,9 +62,9 @@ struct Capture {
 };
 
 // Runs the call exactly once, whatever happens. `whole`: a call that runs something unknown is not captured. `base`: a
-// variant whose guards hold, but which could not finish such a call; what is new is added to it. May be null. `open`:
-// sizes and numbers among the arguments that stay open; `open_keys`: see trace::Watch.
-Capture capture(RealCall& call, bool whole, const Variant* base, std::vector<guard::Opening> open,
+// variant whose guards hold, but which could not finish such a call; what is new is added to it. May be null.
+// `arguments` are those of the call; `open_keys`: see trace::Watch.
+Capture capture(RealCall& call, bool whole, const Variant* base, std::shared_ptr<guard::Arguments> arguments,
                 const std::vector<py::Ref>& open_keys);
 
 // What people call the objects that the guards of `function` start from.

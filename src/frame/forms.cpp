@@ -119,10 +119,37 @@ bool may_open(const Forms& forms) { return forms.wishes->dynamic != Wishes::Dyna
 // Sizes and numbers that differ from those of a variant that fits otherwise.
 std::vector<guard::Opening> what_to_open(const Forms& forms, const RealCall& call) {
   if (!may_open(forms)) return {};
-  for (const auto& variant : forms.variants)
+  for (const auto& variant : forms.variants) {
+    if (variant->arguments->by_content() != forms.by_content) continue;  // its nodes are others
     if (auto opened = variant->arguments->opened_for(call.arguments)) return guard::difference(*opened, forms.pinned);
+  }
   bool all = forms.wishes->dynamic == Wishes::Dynamic::Always && forms.variants.empty();
-  return all ? guard::Arguments(call.arguments).everything() : std::vector<guard::Opening>();
+  return all ? guard::Arguments(call.arguments, forms.by_content).everything() : std::vector<guard::Opening>();
+}
+
+// Objects in place of which another one is passed now may well be another one each time.
+void note_other_objects(Forms& forms, const RealCall& call) {
+  if (forms.needs_identity) return;
+  for (const auto& variant : forms.variants)
+    for (std::string& name : variant->arguments->other_objects(call.arguments)) {
+      if (std::ranges::find(forms.by_content, name) != forms.by_content.end()) continue;
+      forms.by_content.push_back(std::move(name));
+      forms.pinned.clear();  // the nodes have other numbers now
+    }
+}
+
+// From now on it matters again which objects are passed.
+void rely_on_identity(Forms& forms) {
+  forms.needs_identity = true;
+  forms.by_content.clear();
+  forms.pinned.clear();
+}
+
+std::shared_ptr<guard::Arguments> arguments_of(Forms& forms, const RealCall& call, std::vector<guard::Opening> open) {
+  auto arguments = std::make_shared<guard::Arguments>(call.arguments, forms.by_content, std::move(open));
+  if (arguments->refusal().empty() || forms.by_content.empty()) return arguments;
+  rely_on_identity(forms);
+  return std::make_shared<guard::Arguments>(call.arguments);
 }
 
 // What was read and is another number or tensor now may well be another one each time.
@@ -220,6 +247,8 @@ void note_capture(Forms& forms, Capture& captured, const Variant* base) {
     --forms.captures;  // it is to be met again
   else if (captured.was_open)
     forms.cannot_open = true, forms.open_keys.clear();  // with fixed sizes it may well go
+  else if (!forms.by_content.empty() && !base)
+    rely_on_identity(forms);
   else if (!base && (captured.result || !forms.wishes->whole))
     ++forms.failures_in_a_row;
   if (!captured.reason.empty()) note_failure(forms, captured.reason, captured.where);
@@ -231,7 +260,8 @@ PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> ba
   runtime::count("stats", "captures");
   if (!tell_compilation(forms, true)) return nullptr;
   std::vector<guard::Opening> open = base ? std::vector<guard::Opening>() : what_to_open(forms, call);
-  Capture captured = capture(call, forms.wishes->whole, base.get(), std::move(open), forms.open_keys);
+  Capture captured =
+      capture(call, forms.wishes->whole, base.get(), arguments_of(forms, call, std::move(open)), forms.open_keys);
   if (base) base->captures_in_vain = captured.added ? 0 : base->captures_in_vain + 1;
   std::shared_ptr<Variant> filled = captured.variant ? captured.variant : captured.added ? base : nullptr;
   if (filled) filled->depth = std::max(filled->depth, captured.depth);
@@ -320,7 +350,8 @@ PyObject* miss(Forms& forms, RealCall& call) {
   if (!forms.variants.empty()) {
     std::string why = why_not_fitting(forms, call);
     note_miss(forms, why);
-    open_what_changed(forms, call);  // before anybody who is told can change the forms
+    note_other_objects(forms, call);  // before anybody who is told can change the forms
+    open_what_changed(forms, call);
     if (!tell_guard_failure(forms, why)) return nullptr;
   }
   return capture_call(forms, call, nullptr);

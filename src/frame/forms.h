@@ -43,6 +43,8 @@ struct Forms {
   std::vector<Group> groups;                       // most recently used first
   std::vector<std::shared_ptr<Variant>> variants;  // newest first
   bool cannot_open = false;                        // a capture that left sizes or numbers open has failed
+  std::vector<std::string> by_content;             // names of arguments that are another object in each call
+  bool needs_identity = false;                     // a capture that did not rely on which objects these are has failed
   std::vector<py::Ref> open_keys;  // names of attributes and the like that hold another number or tensor in each call
   std::vector<guard::Opening> pinned;  // sizes and numbers that the function relies on, so that they are not opened
   std::map<std::string, int64_t> failures, misses, breaks;

@@ -47,6 +47,18 @@ bool same_keys(PyObject* dict, PyObject* keys) {
 
 constexpr int kMaxDepth = 64;
 
+// An object of a Python class that holds attributes and nothing else.
+bool has_only_attributes(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (!mg_is_python_class(type)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    auto* base = (PyTypeObject*)PyTuple_GET_ITEM(type->tp_mro, i);
+    if (base != &PyBaseObject_Type && (!mg_is_python_class(base) || mg_has_slots(base))) return false;
+  }
+  PyObject** slot = mg_dict_slot(object);
+  return slot && *slot && PyDict_CheckExact(*slot) && mg_has_only_text_keys(*slot);
+}
+
 }  // namespace
 
 std::vector<Opening> difference(const std::vector<Opening>& all, const std::vector<Opening>& others) {
@@ -63,9 +75,10 @@ std::vector<Opening> difference(const std::vector<Opening>& all, const std::vect
   return rest;
 }
 
-Arguments::Arguments(const CallArguments& call, std::vector<Opening> open)
+Arguments::Arguments(const CallArguments& call, std::vector<std::string> by_content, std::vector<Opening> open)
     : positional_(call.positional),
       keyword_names_(py::Ref::borrow(call.keyword_names)),
+      by_content_(std::move(by_content)),
       open_(std::move(open)),
       checks_(tensor_plug().tensor_checks()) {
   for (size_t i = 0; i < call.size() && refusal_.empty(); ++i) {
@@ -76,6 +89,9 @@ Arguments::Arguments(const CallArguments& call, std::vector<Opening> open)
     add(call.values[i], -1, static_cast<Py_ssize_t>(i), nullptr, name);
   }
   tensor_count_ = checks_->size();
+  for (size_t i = 0; i < nodes_.size(); ++i)
+    if (nodes_[i].kind != Kind::Atom && nodes_[i].kind != Kind::Number && nodes_[i].kind != Kind::Object)
+      by_content_nodes_.push_back(i);
 }
 
 void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key, std::string name) {
@@ -113,17 +129,9 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
       add(PySequence_Fast_GET_ITEM(value, i), self, i, nullptr, name + "[" + std::to_string(i) + "]");
   } else if (PyDict_CheckExact(value)) {
     node.kind = Kind::Dict;
-    node.expected = py::Ref::steal(PyDict_Keys(value));
-    if (!containers_.insert(value)) refusal_ = "argument " + name + " is passed twice";
-    Py_ssize_t position = 0;
-    PyObject *item_key, *item;
-    while (PyDict_Next(value, &position, &item_key, &item)) {
-      if (!is_atom(item_key)) {
-        refusal_ = "argument " + name + " is a dict with a key of type " + type_name(item_key);
-        return;
-      }
-      add(item, self, 0, item_key, name + "[" + repr(item_key) + "]");
-    }
+    add_dict(value, self);
+  } else if (is_by_content(value, self)) {
+    add_instance(value, self);
   } else {
     node.expected = py::Ref::steal(PyWeakref_NewRef(value, nullptr));
     node.is_weak = static_cast<bool>(node.expected);
@@ -135,6 +143,66 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
       refusal_ = "argument " + name + " is a " + type_name(value) + ", which is another one each time";
     node.expected = py::Ref::borrow(value);
   }
+}
+
+void Arguments::add_dict(PyObject* dict, int self) {
+  std::string name = nodes_[self].name;
+  bool is_dict = nodes_[self].kind == Kind::Dict;
+  nodes_[self].expected = py::Ref::steal(PyDict_Keys(dict));
+  if (!containers_.insert(dict)) refusal_ = "argument " + name + " is passed twice";
+  Py_ssize_t position = 0;
+  PyObject *key, *item;
+  while (PyDict_Next(dict, &position, &key, &item)) {
+    if (!is_atom(key)) {
+      refusal_ = "argument " + name + " is a dict with a key of type " + type_name(key);
+      return;
+    }
+    add(item, self, 0, key, is_dict ? name + "[" + repr(key) + "]" : name + "." + py::text(key));
+  }
+}
+
+void Arguments::add_instance(PyObject* object, int self) {
+  nodes_[self].kind = Kind::Instance;
+  nodes_[self].expected = py::Ref::steal(PyWeakref_NewRef((PyObject*)Py_TYPE(object), nullptr));
+  nodes_[self].is_weak = true;
+  if (!containers_.insert(object)) refusal_ = "argument " + nodes_[self].name + " is passed twice";
+  PyObject* dict = *mg_dict_slot(object);
+  nodes_.push_back({Kind::Attributes, self, 0, {}, Py_TYPE(dict), 0, -1, {}, false, dict, nodes_[self].name});
+  add_dict(dict, self + 1);
+}
+
+// What nobody else holds belongs to the object that it is part of.
+bool Arguments::is_by_content(PyObject* object, int self) const {
+  if (by_content_.empty()) return false;
+  bool is_named = std::ranges::find(by_content_, nodes_[self].name) != by_content_.end();
+  auto is_part = [&] {
+    for (int node = nodes_[self].parent; node >= 0; node = nodes_[node].parent)
+      if (nodes_[node].kind == Kind::Instance) return true;
+    return false;
+  };
+  return (is_named || (Py_REFCNT(object) == 1 && is_part())) && has_only_attributes(object);
+}
+
+std::vector<PyObject*> Arguments::classes() const {
+  std::vector<PyObject*> found;
+  for (const Node& node : nodes_)
+    if (node.kind == Kind::Instance) found.push_back(reinterpret_cast<PyObject*>(node.type));
+  return found;
+}
+
+std::vector<std::string> Arguments::other_objects(const CallArguments& call) const {
+  std::vector<std::string> names;
+  if (call.positional != positional_ || !same_names(call.keyword_names, keyword_names_.get())) return names;
+  std::vector<PyObject*> values(nodes_.size());
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    PyObject* value = values[i] = fetch(node, call, values.data());
+    bool leads_on = node.kind != Kind::Tensor && node.kind != Kind::Atom && node.kind != Kind::Number;
+    if (!leads_on || matches(node, value)) continue;
+    if (node.kind != Kind::Object) return {};
+    if (value && Py_TYPE(value) == node.type && has_only_attributes(value)) names.push_back(node.name);
+  }
+  return names;
 }
 
 // ---- what other calls may change
@@ -150,11 +218,17 @@ std::vector<int> Arguments::open_sizes(size_t tensor) const {
   return {};
 }
 
-std::vector<std::pair<size_t, uint32_t>> Arguments::open_numbers() const {
-  std::vector<std::pair<size_t, uint32_t>> numbers;
-  for (const Opening& opening : open_)
-    if (nodes_[opening.node].kind == Kind::Number)
-      numbers.emplace_back(nodes_[opening.node].index, static_cast<uint32_t>(opening.node));
+std::vector<Arguments::Number> Arguments::open_numbers() const {
+  std::vector<Number> numbers;
+  for (const Opening& opening : open_) {
+    const Node& node = nodes_[opening.node];
+    if (node.kind != Kind::Number) continue;
+    auto number = static_cast<uint32_t>(opening.node);
+    if (node.parent < 0)
+      numbers.push_back({number, static_cast<int>(node.index), nullptr, nullptr});
+    else
+      numbers.push_back({number, -1, nodes_[node.parent].seen, node.key.get()});
+  }
   return numbers;
 }
 
@@ -172,6 +246,12 @@ std::vector<int> openable(PyObject* tensor, const std::vector<int>& dimensions) 
 
 }  // namespace
 
+// Numbers that were passed by themselves, or under a key or name.
+bool Arguments::can_be_open(const Node& node, PyObject* value) const {
+  return node.kind == Kind::Atom && (node.parent < 0 || node.key) && value && Py_TYPE(value) == node.type &&
+         is_open_number(value);
+}
+
 std::optional<std::vector<Opening>> Arguments::opened_for(const CallArguments& call) const {
   if (call.positional != positional_ || !same_names(call.keyword_names, keyword_names_.get())) return std::nullopt;
   std::vector<Opening> opened;
@@ -181,9 +261,7 @@ std::optional<std::vector<Opening>> Arguments::opened_for(const CallArguments& c
     const Node& node = nodes_[i];
     values[i] = fetch(node, call, values.data());
     const Opening* before = opening_of(i);
-    bool is_number = node.kind == Kind::Atom && node.parent < 0 && values[i] && Py_TYPE(values[i]) == node.type &&
-                     is_open_number(values[i]);
-    if (!matches(node, values[i]) && !is_number) return std::nullopt;
+    if (!matches(node, values[i]) && !can_be_open(node, values[i])) return std::nullopt;
     if (is_repeated(i, values.data())) return std::nullopt;
     if (node.kind == Kind::Tensor) {
       auto changed = checks_->changed_sizes(static_cast<size_t>(node.tensor), values[i]);
@@ -250,12 +328,13 @@ std::vector<std::pair<PyObject*, std::string>> Arguments::objects() const {
 }
 
 bool Arguments::same_as(const Arguments& other) const {
-  auto same_node = [](const Node& a, const Node& b) {
+  auto lists_keys = [](const Node& node) { return node.kind == Kind::Dict || node.kind == Kind::Attributes; };
+  auto same_node = [&](const Node& a, const Node& b) {
     if (a.kind != b.kind || a.parent != b.parent || a.index != b.index || a.type != b.type || a.size != b.size ||
         a.tensor != b.tensor || !same_value(a.key.get(), b.key.get()))
       return false;
-    return a.kind == Kind::Dict ? same_keys_listed(a.expected.get(), b.expected.get())
-                                : same_value(a.expected.get(), b.expected.get());
+    return lists_keys(a) ? same_keys_listed(a.expected.get(), b.expected.get())
+                         : same_value(a.expected.get(), b.expected.get());
   };
   return positional_ == other.positional_ && same_names(keyword_names_.get(), other.keyword_names_.get()) &&
          std::equal(nodes_.begin(), nodes_.end(), other.nodes_.begin(), other.nodes_.end(), same_node) &&
@@ -272,6 +351,10 @@ void Arguments::freeze() {
                                                          PyObject* const* values) const {
   if (node.parent < 0) return call.values[node.index];
   PyObject* parent = values[node.parent];
+  if (node.kind == Kind::Attributes) {
+    PyObject** slot = mg_dict_slot(parent);
+    return slot ? *slot : nullptr;
+  }
   if (!node.key) return PySequence_Fast_GET_ITEM(parent, node.index);
   PyObject* item = PyDict_GetItemWithError(parent, node.key.get());
   if (!item) PyErr_Clear();
@@ -286,8 +369,10 @@ void Arguments::freeze() {
     case Kind::Number: return true;
     case Kind::Tuple:
     case Kind::List: return PySequence_Fast_GET_SIZE(value) == node.size;
-    case Kind::Dict: return same_keys(value, node.expected.get());
+    case Kind::Dict:
+    case Kind::Attributes: return same_keys(value, node.expected.get());
     case Kind::Object: return value == node.identity();
+    case Kind::Instance: return true;
   }
   return false;
 }
@@ -295,13 +380,12 @@ void Arguments::freeze() {
 // The watched call saw distinct tensors and containers (repeated ones were refused), so that it did not matter which
 // object is which.
 [[gnu::always_inline]] inline bool Arguments::is_repeated(size_t index, PyObject* const* values) const {
-  auto by_content = [](const Node& node) {
-    return node.kind != Kind::Atom && node.kind != Kind::Number && node.kind != Kind::Object;
-  };
-  if (!by_content(nodes_[index])) return false;
   if (nodes_[index].kind == Kind::Tuple && !nodes_[index].size) return false;  // there is only one ()
-  for (size_t i = 0; i < index; ++i)
-    if (values[i] == values[index] && by_content(nodes_[i])) return true;
+  bool is_among = false;
+  for (size_t i : by_content_nodes_) {
+    if (i >= index) return i == index && is_among;
+    is_among |= values[i] == values[index];
+  }
   return false;
 }
 
@@ -352,6 +436,8 @@ void Arguments::describe(std::vector<std::string>* lines) const {
       case Kind::Atom: lines->push_back(node.name + " == " + repr(node.expected.get())); break;
       case Kind::Number: lines->push_back(node.name + " is any " + node.type->tp_name); break;
       case Kind::Object: lines->push_back(node.name + " is the same " + node.type_name()); break;
+      case Kind::Attributes: lines->push_back(node.name + " has the same attributes"); break;
+      case Kind::Instance: lines->push_back(node.name + " is a " + node.type_name()); break;
       default: lines->push_back(node.name + " is a " + node.type->tp_name + " with the same layout");
     }
   }

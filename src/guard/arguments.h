@@ -32,12 +32,16 @@ std::vector<Opening> difference(const std::vector<Opening>& all, const std::vect
 // What the watched call was called with: a flat list of nodes, parents before children.
 class Arguments {
  public:
+  // `by_content`: the names of objects that are others in each call. Of these their class and attributes are guarded,
+  // as of what only they hold; which objects they are does not matter.
   // `open`: what other calls may change; the nodes must be of that kind.
-  explicit Arguments(const CallArguments& call, std::vector<Opening> open = {});
+  explicit Arguments(const CallArguments& call, std::vector<std::string> by_content = {},
+                     std::vector<Opening> open = {});
 
   // Empty if every argument was understood, else what was not.
   const std::string& refusal() const { return refusal_; }
   const std::vector<PyObject*>& tensors() const { return tensors_; }
+  // Those that are guarded by content: tuples, lists, dicts, and objects with their attributes.
   const PointerSet& containers() const { return containers_; }
   // The node that stands for this very object (a container, tensor or object passed in), or -1.
   int node_of(PyObject* object) const;
@@ -47,6 +51,11 @@ class Arguments {
   bool holds_identity(PyObject* object) const;
   // Those objects, with their names.
   std::vector<std::pair<PyObject*, std::string>> objects() const;
+  // The classes of those that are guarded by content: alive whenever a call matches.
+  std::vector<PyObject*> classes() const;
+  // The names of those that `call` passes another object for, of which it could guard the content.
+  std::vector<std::string> other_objects(const CallArguments& call) const;
+  const std::vector<std::string>& by_content() const { return by_content_; }
   // They admit the same calls.
   bool same_as(const Arguments& other) const;
 
@@ -55,8 +64,13 @@ class Arguments {
   const std::vector<Opening>& open() const { return open_; }
   // The dimensions of a tensor.
   std::vector<int> open_sizes(size_t tensor) const;
-  // Those that were passed by themselves: which argument, and its node.
-  std::vector<std::pair<size_t, uint32_t>> open_numbers() const;
+  struct Number {
+    uint32_t node;
+    int argument;    // which one it is; -1: it is an item of a dict, or an attribute
+    PyObject* dict;  // that holds it
+    PyObject* key;
+  };
+  std::vector<Number> open_numbers() const;
   // What must be open so that these arguments admit `call`, too, with what is open already. None: it differs in
   // something that cannot be open.
   std::optional<std::vector<Opening>> opened_for(const CallArguments& call) const;
@@ -77,7 +91,17 @@ class Arguments {
   int traverse(visitproc visit, void* arg) const;
 
  private:
-  enum class Kind : uint8_t { Tensor, Atom, Number, Tuple, List, Dict, Object };
+  enum class Kind : uint8_t {
+    Tensor,
+    Atom,
+    Number,
+    Tuple,
+    List,
+    Dict,
+    Object,     // by identity
+    Instance,   // by content, which is in the next node
+    Attributes  // the __dict__ of an instance
+  };
   struct Node {
     Kind kind;
     int parent;        // -1: the call itself
@@ -86,8 +110,8 @@ class Arguments {
     PyTypeObject* type;
     Py_ssize_t size;   // of a tuple or list
     int tensor;        // index among the tensors
-    py::Ref expected;  // an atom's value, a dict's keys, or the object that identity is guarded for
-    bool is_weak;      // `expected` is a weak reference to that object
+    py::Ref expected;  // an atom's value, a dict's keys, the object that identity is guarded for, or an object's class
+    bool is_weak;      // `expected` is a weak reference to that
     PyObject* seen;    // the object of the first call; null once frozen
     std::string name;  // for people: `args[0]['mask']`
 
@@ -97,6 +121,10 @@ class Arguments {
   };
 
   void add(PyObject* value, int parent, Py_ssize_t index, PyObject* key, std::string name);
+  void add_dict(PyObject* dict, int self);
+  void add_instance(PyObject* object, int self);
+  bool is_by_content(PyObject* object, int self) const;
+  bool can_be_open(const Node& node, PyObject* value) const;
   int depth(int node) const;
   PyObject* fetch(const Node& node, const CallArguments& call, PyObject* const* values) const;
   bool is_repeated(size_t index, PyObject* const* values) const;
@@ -106,9 +134,11 @@ class Arguments {
 
   size_t positional_;
   py::Ref keyword_names_;
+  std::vector<std::string> by_content_;
   std::vector<Opening> open_;
   std::vector<Node> nodes_;
-  std::vector<PyObject*> tensors_;  // of the first call, without repeats
+  std::vector<size_t> by_content_nodes_;  // tensors, too
+  std::vector<PyObject*> tensors_;        // of the first call, without repeats
   size_t tensor_count_ = 0;
   PointerSet containers_;
   std::unique_ptr<runtime::TensorChecks> checks_;

@@ -107,6 +107,7 @@ void Watch::read_tensor_attribute(PyObject* tensor, PyObject* name) {
 
 // The dict may be made just now, at the address of one that the call has made and dropped.
 void Watch::read_instance(PyObject* object) {
+  if (arguments_.containers().contains(object)) return;  // which is guarded to be like this one
   guards.read_instance(object);
   PyObject** slot = mg_dict_slot(object);
   if (slot && *slot && fresh_.contains(*slot)) {
@@ -211,6 +212,7 @@ NodeId Watch::finish_attribute(PyObject* object, PyObject* name, PyObject* value
     give_up("the call reads '" + text(name) + "' of a " + type->tp_name);
     return kKnown;
   }
+  if (!is_tracked(object)) return give_up("the call reads '" + text(name) + "' of an argument"), kKnown;
   guards.read_slot(object, descriptor, value);
   saw(value);
   return kKnown;

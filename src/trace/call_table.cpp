@@ -45,15 +45,17 @@ constexpr Entry kEntries[] = {
     {Model::SetAttribute, "setattr object.__setattr__ type.__setattr__"},
     {Model::DeleteAttribute, "delattr object.__delattr__"},
     {Model::DictLookup, "dict.get dict.__getitem__ dict.__contains__ collections.OrderedDict.__getitem__"},
-    {Model::Contents,
-     "len sorted list.index list.count list.copy list.__len__ list.__iter__ list.__getitem__ list.__reversed__ "
+    {Model::Layout,
+     "len list.copy list.__len__ list.__iter__ list.__reversed__ "
      "dict.keys dict.values dict.items dict.copy dict.__len__ dict.__iter__ dict.__reversed__ "
-     "set.copy set.__len__ set.__iter__ set.union set.intersection set.difference set.issubset set.issuperset "
-     "set.isdisjoint set.symmetric_difference "
      "collections.OrderedDict.keys collections.OrderedDict.values collections.OrderedDict.items "
      "collections.OrderedDict.copy collections.OrderedDict.__iter__ collections.OrderedDict.__len__ "
-     "collections.OrderedDict.__reversed__ collections.OrderedDict.__eq__ collections.defaultdict.copy "
-     "collections.deque.__len__ collections.deque.__iter__ collections.deque.count collections.deque.copy "
+     "collections.OrderedDict.__reversed__ collections.defaultdict.copy "
+     "collections.deque.__len__ collections.deque.__iter__ collections.deque.copy"},
+    {Model::Contents,
+     "sorted list.index list.count list.__getitem__ "
+     "set.copy set.__len__ set.__iter__ set.union set.intersection set.difference set.issubset set.issuperset "
+     "set.isdisjoint set.symmetric_difference collections.OrderedDict.__eq__ collections.deque.count "
      "types.MappingProxyType.keys types.MappingProxyType.values types.MappingProxyType.items "
      "types.MappingProxyType.get types.MappingProxyType.copy types.MappingProxyType.__contains__ "
      "types.MappingProxyType.__getitem__ types.MappingProxyType.__len__ types.MappingProxyType.__iter__"},

@@ -19,7 +19,8 @@ enum class Model : uint8_t {
   SetAttribute,  // (object, name, value)
   DeleteAttribute,
   DictLookup,  // self is a dict; (key[, default])
-  Contents,    // looks at the items of self (or of the argument) and answers with something new
+  Layout,      // looks at which items self (or the argument) has, but into none, and answers with something new
+  Contents,    // looks at the items as well
   DictPop,     // (key[, default]): changes self only if the key is there
   Mutate,      // changes self
   New,         // makes an object: __new__ of a plain type

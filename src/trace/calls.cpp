@@ -133,6 +133,7 @@ class CallModel {
       case Model::Unknown:
         return watch_.give_up("the call runs " + callable_name(call_.callable) + ", which is not understood");
       case Model::Pure: return read_all();
+      case Model::Layout: return read_layout();
       case Model::Print: return print_all();
       case Model::Identity:
         if (self_) watch_.use_identity(self_, "id or hash");
@@ -197,6 +198,7 @@ class CallModel {
     switch (model_) {
       case Model::Pure:
       case Model::Print:
+      case Model::Layout:
       case Model::Contents:
       case Model::Iterate:
         watch_.check_tensors_if_any(result);
@@ -229,6 +231,13 @@ class CallModel {
   void read_all() {
     if (bound_) read_one(self_);
     for (size_t i = 0; i < call_.size(); ++i) read_one(call_.args[i]);
+  }
+
+  void read_layout() {
+    if (!self_) return;
+    if (watch_.kind_of(Py_TYPE(self_)) == Kind::Iterator) return watch_.read_iterator(self_);
+    if (Py_TYPE(self_)->tp_flags & Py_TPFLAGS_HEAPTYPE) watch_.guards.read_specials(Py_TYPE(self_));
+    watch_.read_contents(self_);
   }
 
   void print_all() {

@@ -40,7 +40,6 @@ struct Tables {
   std::unordered_map<PyTypeObject*, Kind> kinds;
   std::unordered_set<std::string_view> special_methods = words(kSpecialMethods);
   std::unordered_set<PyTypeObject*> constructors;
-  destructor python_class_dealloc;
   reprfunc python_class_repr;
 };
 
@@ -197,7 +196,6 @@ Tables build_tables() {
                            "itertools.compress"})
     if (PyTypeObject* type = evaluate_type(name, scope.get())) tables.constructors.insert(type);
   PyTypeObject* plain = evaluate_type("Plain", scope.get());
-  tables.python_class_dealloc = plain->tp_dealloc;
   tables.python_class_repr = plain->tp_repr;
   return tables;
 }
@@ -234,9 +232,7 @@ bool is_exception(PyTypeObject* type) { return PyType_IsSubtype(type, (PyTypeObj
 
 void build_type_tables() { tables(); }
 
-bool is_python_class(PyTypeObject* type) {
-  return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && type->tp_dealloc == tables().python_class_dealloc;
-}
+bool is_python_class(PyTypeObject* type) { return mg_is_python_class(type); }
 
 namespace {
 

@@ -52,10 +52,12 @@ NodeId Watch::carried(NodeId node, PyObject* found) {
 // ---- sizes and numbers that stay open
 
 void Watch::open_numbers(PyObject* callable, const guard::CallArguments& call) {
-  for (auto [index, node] : arguments_.open_numbers()) {
+  for (const guard::Arguments::Number& number : arguments_.open_numbers()) {
+    NodeId id = provenance.add_argument(number.node, arguments_.seen(number.node));
+    open_numbers_.emplace_back(number, id);
+    if (number.dict) continue;
+    auto index = static_cast<size_t>(number.argument);
     int local = handover.local_of(callable, index, call.positional, call.keyword_names);
-    NodeId id = provenance.add_argument(node, call.values[index]);
-    open_numbers_.emplace_back(node, id);
     if (local >= 0)
       handover.nodes.emplace_back(local, id);
     else
@@ -66,7 +68,7 @@ void Watch::open_numbers(PyObject* callable, const guard::CallArguments& call) {
 void Watch::note_left_open() {
   for (guard::Opening opening : arguments_.open()) {
     if (opening.sizes.empty()) {
-      auto same = [&](const auto& number) { return number.first == opening.node; };
+      auto same = [&](const auto& number) { return number.first.node == opening.node; };
       auto found = std::ranges::find_if(open_numbers_, same);
       if (found != open_numbers_.end() && !provenance[found->second].settled) left_open.push_back(opening);
       continue;

@@ -4,6 +4,7 @@
 #include "cpython/cpython.h"
 #include "cpython/text.h"
 #include "guard/deaths.h"
+#include "program/operators.h"
 #include "runtime/config.h"
 #include "trace/call_table.h"
 #include "trace/frame_run.h"
@@ -73,6 +74,8 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
     known.push_back(object);
     known.push_back((PyObject*)Py_TYPE(object));
   }
+  std::vector<PyObject*> classes = stretch_ ? std::vector<PyObject*>() : arguments_.classes();
+  known.insert(known.end(), classes.begin(), classes.end());
   std::vector<guard::Read> reads = guards.finish(known, changed_);
   entry_->tensors = guards.take_tensors();
   if (std::string why = first_change(reads); !why.empty())
@@ -144,14 +147,14 @@ bool Watch::can_be_put_back(const FrameRun& frame) const {
 }
 
 // Whether code that has seen the opaque objects could change this one, which the call made.
-bool Watch::reaches_opaque(PyObject* object) const {
+bool Watch::reaches_opaque(PyObject* object, bool is_question) const {
   guard::PointerSet seen;
   std::vector<PyObject*> open{object};
   while (!open.empty()) {
     PyObject* next = open.back();
     open.pop_back();
     if (guard::is_atom(next)) continue;
-    if (opaque_.contains(next) || arguments_.containers().contains(next)) return true;
+    if (opaque_.contains(next) || (!is_question && arguments_.containers().contains(next))) return true;
     bool holds_others = PyTuple_Check(next) || PyMethod_Check(next) || fresh_.contains(next);
     if (!holds_others || PyType_Check(next) || !Py_TYPE(next)->tp_traverse || !seen.insert(next)) continue;
     Py_TYPE(next)->tp_traverse(next, add_part, &open);
@@ -160,7 +163,7 @@ bool Watch::reaches_opaque(PyObject* object) const {
 }
 
 // What was built for the unknown function, and all that leads to it, is not known any more.
-void Watch::make_opaque() {
+void Watch::make_opaque(bool is_question) {
   size_t done = 0;
   for (bool changed = true; changed && alive();) {
     changed = false;
@@ -168,7 +171,7 @@ void Watch::make_opaque() {
     for (FrameRun* frame : running)
       for (size_t i = 0; i < frame->size() && alive(); ++i) {
         auto [object, node] = frame->value(i);
-        if (!object || writer_->find(object) || !reaches_opaque(object)) continue;
+        if (!object || writer_->find(object) || !reaches_opaque(object, is_question)) continue;
         writer_->value({object, node});
         opaque_.insert(object);
         changed = true;
@@ -219,6 +222,33 @@ void Watch::describe_frames(program::Exit* exit, uint32_t result, How how) {
   }
 }
 
+namespace {
+
+// Tensors and what they are indexed with.
+bool is_plain_data(PyObject* object, int depth = 0) {
+  if (guard::is_atom(object) || runtime::tensor_plug().is_tensor(object)) return true;
+  if (PySlice_Check(object)) {
+    auto* slice = (PySliceObject*)object;
+    return guard::is_atom(slice->start) && guard::is_atom(slice->stop) && guard::is_atom(slice->step);
+  }
+  if (!(PyTuple_CheckExact(object) || PyList_CheckExact(object)) || depth > 4) return false;
+  PyObject** items = PySequence_Fast_ITEMS(object);
+  return std::all_of(items, items + PySequence_Fast_GET_SIZE(object),
+                     [depth](PyObject* item) { return is_plain_data(item, depth + 1); });
+}
+
+}  // namespace
+
+// Torch answers it alone: no other code can have changed any object meanwhile.
+bool Watch::is_question(PyObject* callable, PyObject* const* args, size_t count) const {
+  auto* type = (PyTypeObject*)callable;
+  bool is_conversion = type == &PyBool_Type || type == &PyLong_Type || type == &PyFloat_Type || type == &PyComplex_Type;
+  bool is_operator =
+      callable == program::operator_function("getitem") || callable == program::operator_function("not_");
+  if (!is_conversion && !is_operator && plug_.classify_call(callable) != runtime::CallKind::Asks) return false;
+  return std::all_of(args, args + count, [](PyObject* arg) { return is_plain_data(arg); });
+}
+
 bool Watch::can_cut() const {
   return alive() && may_cut && cuts_ < kMaxCuts && !running.empty() && consumer_depth == SIZE_MAX &&
          open_context_.empty() &&
@@ -238,7 +268,7 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   cut->keyword_names = py::Ref::borrow(keyword_names);
   cut->result = program_->new_register();
   for (FrameRun* frame : running) writer_->value({frame->function()});  // which may hold what is built for it
-  make_opaque();
+  make_opaque(is_question(callable, args, count));
   describe_frames(&cut->before, program::kNoRegister, how);
   describe_frames(&cut->after, cut->result, how);
   writer_->close_exits();
@@ -250,7 +280,7 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   return true;
 }
 
-void Watch::open_stretch(How how) {
+void Watch::open_stretch(How how, bool is_question) {
   writer_->close_nodes();
   fitting_.clear();
   if (outcome == Outcome::Joined) fitting_ = last_cut_->next.find_all();
@@ -279,7 +309,7 @@ void Watch::open_stretch(How how) {
       auto [object, node] = frame->value(i);
       bool is_register = !provenance.is_known(node) && provenance[node].kind == Node::Kind::Register;
       if (!object || is_register) continue;
-      if (opaque_.contains(object) || arguments_.containers().contains(object))
+      if (opaque_.contains(object) || (!is_question && arguments_.containers().contains(object)))
         frame->carry(i, provenance.add_register(*writer_->find(object), object));
     }
 }
@@ -334,7 +364,7 @@ PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t 
                    : "an unknown function raises an exception");
     return result;
   }
-  open_stretch(how);
+  open_stretch(how, is_question(callable, args, count));
   handover.returned = provenance.add_register(last_cut_->result, result);
   return result;
 }

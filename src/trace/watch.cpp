@@ -167,7 +167,7 @@ void Watch::saw(PyObject* value) {
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && alive(); ++i) saw(PyTuple_GET_ITEM(value, i));
     Py_LeaveRecursiveCall();
-  } else if ((PyList_CheckExact(value) || PyDict_CheckExact(value)) && arguments_.containers().contains(value)) {
+  } else if (!is_tensor(value) && arguments_.containers().contains(value)) {
     give_up("an argument is also part of the state");
   } else if (is_tensor(value) && !guards.has_state_tensor(value)) {
     std::string why = plug_.why_not_plain(value);
@@ -187,7 +187,8 @@ bool Watch::check_keys(PyObject* dict) {
 }
 
 NodeId Watch::look_up_key(PyObject* dict, PyObject* key) {
-  if (!alive() || !is_tracked(dict)) return kKnown;
+  if (!alive() || is_fresh(dict)) return kKnown;
+  if (arguments_.containers().contains(dict)) return look_up_argument(dict, key);
   if (!check_keys(dict)) return kKnown;
   if (!guard::is_atom(key)) {
     read_contents(dict);
@@ -205,9 +206,23 @@ NodeId Watch::look_up_key(PyObject* dict, PyObject* key) {
   return kKnown;
 }
 
+// What an argument holds is guarded, but for numbers that are open.
+NodeId Watch::look_up_argument(PyObject* dict, PyObject* key) {
+  const Effect* write = is_changed(dict) && guard::is_atom(key) ? last_write(dict, key) : nullptr;
+  if (write) return write->key ? written(*write, item_of(dict, key)) : kKnown;
+  for (const auto& [number, id] : open_numbers_)
+    if (number.dict == dict && guard::same_value(number.key, key)) return provenance.is_known(id) ? kKnown : id;
+  return kKnown;
+}
+
 void Watch::read_contents(PyObject* container) {
   if (!alive()) return;
-  if (!is_tracked(container)) return read_again(container);
+  if (!is_tracked(container)) {
+    for (const auto& [number, id] : open_numbers_)
+      if (number.dict == container) settle(id);
+    if (is_changed(container)) settle_stored(container);
+    return read_again(container);
+  }
   if (is_changed(container)) {
     if (!guards.has_read_all(container))
       return give_up("the call looks at a " + type_name(container) + " that it has changed");
@@ -287,6 +302,7 @@ void Watch::walk(PyObject* value, bool printed) {
       }
       if (printed && !repr_is_python(Py_TYPE(object))) watch.read_names((PyObject*)Py_TYPE(object), &PyType_Type);
       if (kind == Kind::Instance) {
+        watch.use_identity(object, "compared or printed");
         if (!watch.is_fresh(object)) watch.read_instance(object);
         return watch.guards.read_specials(Py_TYPE(object));
       }

@@ -275,7 +275,8 @@ class Watch {
   void add_to_programs(std::vector<guard::Read> reads);
   const program::Program* twin() const;
   std::string first_change(std::vector<guard::Read>& reads) const;
-  void open_stretch(How how);
+  void open_stretch(How how, bool is_question);
+  bool is_question(PyObject* callable, PyObject* const* args, size_t count) const;
   size_t slots_kept(const FrameRun& frame, How how) const;
   // Ends the stretch before the innermost instruction, which calls something unknown. False: gave up.
   bool cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names, How how);
@@ -283,8 +284,8 @@ class Watch {
   void use_foreign_tensor(NodeId node);
   void add_input(PyObject* tensor, uint32_t number, const std::vector<int>& open);
   bool can_be_put_back(const FrameRun& frame) const;
-  void make_opaque();
-  bool reaches_opaque(PyObject* object) const;
+  void make_opaque(bool is_question);
+  bool reaches_opaque(PyObject* object, bool is_question) const;
   void forget_dead();
   bool dies_quietly_if_built() const;
   PyObject* call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names,
@@ -310,6 +311,7 @@ class Watch {
   NodeId written(const Effect& write, PyObject* now);
   void settle_stored(PyObject* container);
   bool check_keys(PyObject* dict);
+  NodeId look_up_argument(PyObject* dict, PyObject* key);
   PyObject* call_type(PyTypeObject* type, PyObject* const* args, size_t positional, PyObject* keyword_names);
   void before_making(PyTypeObject* type);
   bool may_be_called_later(PyObject* callable, PyObject* const* iterables, size_t count);
@@ -337,8 +339,8 @@ class Watch {
   const std::vector<py::Ref> open_keys_;
   runtime::SymbolicRecording* symbolic_ = nullptr;  // the recording, if sizes stay open
   std::unique_ptr<StandIns> stand_ins_;
-  std::vector<std::pair<size_t, NodeId>> open_numbers_;  // of the arguments, by node there
-  guard::PointerSet foreign_tensors_;                    // that unknown functions returned
+  std::vector<std::pair<guard::Arguments::Number, NodeId>> open_numbers_;  // of the arguments
+  guard::PointerSet foreign_tensors_;                                      // that unknown functions returned
   std::unique_ptr<runtime::GlobalState> global_state_;
   guard::PointerMap<Kind> kinds_;
   std::vector<py::Ref> kept_types_;                        // those in kinds_

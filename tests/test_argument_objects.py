@@ -1,0 +1,313 @@
+"""Objects among the arguments that are others in each call: caches, states, records."""
+
+import itertools
+
+import magneto
+import pytest
+import torch
+from zoo import compare
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+class Layer:
+    def __init__(self):
+        self.keys = None
+        self.length = 0
+        self.ready = False
+
+    def update(self, new):
+        self.keys = new if self.keys is None else torch.cat([self.keys, new], dim=-1)
+        self.length += new.shape[-1]
+        self.ready = True
+        return self.keys
+
+
+class Cache:
+    kind = "plain"
+
+    def __init__(self, layers=2):
+        self.layers = [Layer() for _ in range(layers)]
+        self.calls = 0
+
+
+def attend(cache, x):
+    cache.calls += 1
+    for layer in cache.layers:
+        x = layer.update(x).sum(-1, keepdim=True) + x
+    return x
+
+
+def state(value):
+    """What an object holds, as plain containers."""
+    if isinstance(value, list):
+        return [state(item) for item in value]
+    return {name: state(item) for name, item in vars(value).items()} if hasattr(value, "__dict__") else value
+
+
+def check(function, make_calls, *, captures):
+    """Every call, on objects of its own for each side: results and what the objects hold then are eager's."""
+    compiled = magneto.compile(function)
+    for eager_args, args in zip(make_calls(), make_calls(), strict=True):
+        expected, found = function(*eager_args), compiled(*args)
+        assert compare.difference(expected, found) is None
+        for a, b in zip(eager_args, args, strict=True):
+            assert compare.difference(state(a), state(b)) is None
+    assert magneto.counters["stats"]["captures"] <= captures, compiled.misses()
+    return compiled
+
+
+def test_an_object_that_is_new_in_each_call_is_captured_at_most_twice():
+    def calls():
+        for i in range(12):
+            yield Cache(), torch.full((3, 1), float(i))
+
+    compiled = check(attend, calls, captures=2)
+    assert compiled.variants()[0]["hits"] == 10
+    assert any(
+        "cache.layers[0] has the same attributes" in line or "args[0].layers[0] has" in line
+        for line in compiled.variants()[0]["guards"]
+    )
+
+
+def test_sequences_of_calls_with_an_object_each():
+    def calls():
+        for sequence in range(6):
+            cache = Cache()
+            for i in range(8):
+                yield cache, torch.full((3, 1), float(i + sequence))
+
+    check(attend, calls, captures=16)
+    magneto.reset()
+
+
+def test_numbers_in_an_object_are_carried_along():
+    class Meter:
+        def __init__(self, start):
+            self.total = start
+            self.last = None
+
+    def count(meter, x):
+        meter.total += 2
+        meter.last = meter.total * 3
+        return x + 1
+
+    def calls():
+        for i in range(12):
+            yield Meter(i * 5), torch.ones(2)
+
+    check(count, calls, captures=3)
+
+
+THE_ONE = Cache()
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda cache, x: x + (cache is THE_ONE),
+        lambda cache, x: x + (cache == THE_ONE),
+        lambda cache, x: x + (cache in [THE_ONE]),
+        lambda cache, x: x + (cache in {THE_ONE: 1}),
+        lambda cache, x: x + (id(cache) == id(THE_ONE)),
+        lambda cache, x: x + (repr(cache) == repr(THE_ONE)),
+        lambda cache, x: x + (hash(cache) == hash(THE_ONE)),
+        lambda cache, x: x + [THE_ONE, cache].index(cache),
+        lambda cache, x: x + [cache, THE_ONE].count(THE_ONE),
+    ],
+)
+def test_which_object_it_is_may_matter(asks):
+    compiled = magneto.compile(asks)
+    for cache in (Cache(), Cache(), Cache(), THE_ONE, Cache(), THE_ONE):
+        assert torch.equal(compiled(cache, torch.zeros(1)), asks(cache, torch.zeros(1)))
+
+
+def test_the_same_object_twice_is_no_two_objects():
+    def both(a, b, x):
+        a.calls += 1
+        b.calls += 1
+        return x + a.calls
+
+    compiled = magneto.compile(both)
+    for _ in range(4):
+        assert compiled(Cache(), Cache(), torch.zeros(1)).item() == 1
+    one = Cache()
+    assert compiled(one, one, torch.zeros(1)).item() == 2
+    shared = Cache()
+    other = Cache()
+    other.layers = shared.layers
+    assert compiled(shared, other, torch.zeros(1)).item() == 1
+
+
+def test_objects_may_share_tensors():
+    def add(a, b):
+        a.t.add_(1)
+        return a.t + b.t
+
+    def make(shared):
+        a, b = Layer(), Layer()
+        a.t = torch.zeros(2)
+        b.t = a.t if shared else torch.zeros(2)
+        return a, b
+
+    compiled = magneto.compile(add)
+    for shared in (False, False, False, True, False, True):
+        assert torch.equal(compiled(*make(shared)), add(*make(shared)))
+
+
+def test_an_object_that_is_also_part_of_the_state():
+    holder = Cache()
+    holder.current = None
+
+    def step(cache, x):
+        cache.calls += 1
+        current = holder.current
+        return x + (current.calls if current is not None else 0)
+
+    compiled = magneto.compile(step)
+    for i in range(8):
+        cache = Cache()
+        holder.current = cache if i % 3 == 2 else None
+        assert compiled(cache, torch.zeros(1)).item() == (1 if i % 3 == 2 else 0)
+
+
+def test_a_changed_class_is_noticed():
+    class Scale:
+        factor = 2.0
+
+        def __init__(self):
+            self.shift = 1.0
+
+        def apply(self, x):
+            return x * self.factor + self.shift
+
+    class Other(Scale):
+        factor = 5.0
+
+    def run(scale, x):
+        return scale.apply(x)
+
+    compiled = magneto.compile(run)
+
+    def same(scale):
+        assert torch.equal(compiled(scale, torch.ones(2)), run(scale, torch.ones(2)))
+
+    for _ in range(4):
+        same(Scale())
+    Scale.factor = 3.0
+    same(Scale())
+    Scale.apply = lambda self, x: x - self.shift
+    same(Scale())
+    same(Other())
+    changed = Scale()
+    changed.__class__ = Other
+    same(changed)
+    own = Scale()
+    own.factor = 7.0
+    same(own)
+    own.apply = lambda x: x * 11
+    same(own)
+    bare = Scale()
+    del bare.shift
+    Scale.shift = 9.0
+    same(bare)
+    same(Scale())
+
+
+def test_python_attribute_hooks_are_watched():
+    class Proxy:
+        def __init__(self, value):
+            self.__dict__["value"] = value
+            self.__dict__["log"] = []
+
+        def __getattr__(self, name):
+            return self.value + len(name)
+
+        def __setattr__(self, name, value):
+            self.log.append(name)
+            self.__dict__[name] = value
+
+        @property
+        def double(self):
+            return self.value * 2
+
+    def run(proxy, x):
+        proxy.last = x
+        return x * proxy.missing + proxy.double
+
+    def calls():
+        for i in range(8):
+            yield Proxy(float(i % 2)), torch.ones(2)
+
+    check(run, calls, captures=6)
+
+
+def test_objects_with_slots_or_cycles_keep_their_identity():
+    class Slotted:
+        __slots__ = ("x",)
+
+        def __init__(self, x):
+            self.x = x
+
+    class Node:
+        def __init__(self, x):
+            self.x = x
+            self.me = self
+
+    def run(node, y):
+        return node.x + y
+
+    for cls in (Slotted, Node):
+        magneto.reset()
+        compiled = magneto.compile(run)
+        for i in range(6):
+            assert torch.equal(compiled(cls(torch.full((2,), float(i))), torch.ones(2)), torch.full((2,), i + 1.0))
+
+
+def test_a_question_to_a_tensor_changes_no_object():
+    def run(cache, x):
+        if x.sum() > 100:
+            x = x / 2
+        return attend(cache, x)
+
+    def calls():
+        for i in range(12):
+            yield Cache(), torch.full((3, 1), float(i))
+
+    compiled = check(run, calls, captures=3)
+    assert compiled.variants()[0]["hits"] >= 8
+
+
+def test_unknown_code_may_change_an_object():
+    counter = itertools.count()
+
+    def meddle(cache):
+        if next(counter) % 2:
+            cache.layers[0].length += 7
+
+    def run(cache, x):
+        x = x + 1
+        magneto.disable(meddle)(cache)
+        return x + cache.layers[0].length
+
+    compiled = magneto.compile(run)
+    for i in range(8):
+        assert compiled(Cache(), torch.zeros(1)).item() == 1 + (7 if i % 2 else 0)
+
+
+def test_methods_that_replace_what_the_object_holds():
+    def run(cache, x):
+        old = cache.layers
+        cache.layers = [*old, Layer()]
+        old.append(None)
+        cache.layers[-1].keys = x * 2
+        del cache.kind_of_cache
+        return len(old), x
+
+    def calls():
+        for _ in range(6):
+            cache = Cache()
+            cache.kind_of_cache = "new"
+            yield cache, torch.ones(2)
+
+    check(run, calls, captures=3)
