@@ -1,9 +1,10 @@
 """What does a compiled call cost around its kernels? Steady calls of small programs: eager, Magneto, torch.compile.
 
 Method: one process, one thread per operation, processor time, under no_grad, with the collector off. A turn is a loop
-of calls as a program would write it, long enough for the clock; contenders take turns and each figure is the minimum.
-First eager and Magneto, then, as torch.compile's first use patches nn.Module for the whole process, all of them again:
-"eager us", "ours us" and "over eager" are of the first round, ratios to torch.compile of the second.
+of calls as a program would write it, long enough for the clock. All programs and contenders take turns, so that a slow
+spell hits all of them, and each figure is the minimum. First eager and Magneto, then, as torch.compile's first use
+patches nn.Module for the whole process, all of them again: ratios to eager are of the first round, those to
+torch.compile of the second.
 
 Programs: `x + 1` of four floats, by a function. 1 to 50 layers: an nn.Sequential of nn.Linear(32, 32) on one row of 32
 floats. BERT-small: 4 layers, hidden size 512, 8 heads, intermediate size 2048, one sentence of 16 tokens: there the
@@ -73,42 +74,61 @@ class Contest:
     def __str__(self) -> str:
         return self.row["case"]
 
-    def measure(self, repeats: int) -> None:
-        """Eager and Magneto."""
-        row = self._take_turns(repeats)
-        self.row |= {f"{name}_us": time for name, time in row.items()}
-        self.row["over_eager_us"] = row["magneto"] - row["eager"]
-        self.row["per_eager"] = row["magneto"] / row["eager"]
-
-    def measure_incumbent(self, inductor: bool, repeats: int) -> None:
-        """All of them."""
-        torch._dynamo.reset()
+    def add_incumbent(self, inductor: bool) -> None:
         self.contenders["incumbent"] = torch.compile(self.function, backend="eager")
         if inductor:
             self.contenders["inductor"] = torch.compile(self.function)
-        row = self._take_turns(repeats)
-        for name in ("eager", "magneto"):
-            self.row[f"{name}_beside_incumbent_us"] = row.pop(name)
-        for name, time in row.items():
-            self.row[f"{name}_us"] = time
-            self.row[f"{name}_over_eager_us"] = time - self.row["eager_beside_incumbent_us"]
-            self.row[f"per_{name}"] = self.row["magneto_beside_incumbent_us"] / time
 
-    def _take_turns(self, repeats: int) -> dict[str, float]:
-        """The least us of a call. A figure of a program that is captured in between is none."""
+    def warm(self) -> None:
         for _ in range(2):  # what one does to nn.Module the others have to meet before they are measured
             for function in self.contenders.values():
                 us(function, 10, **self.inputs)
+
+    def timers(self) -> dict[Any, Callable[[], float]]:
         count = max(1, round(SAMPLE_US / us(self.function, 10, **self.inputs)))
-        timers = {name: functools.partial(us, each, count, **self.inputs) for name, each in self.contenders.items()}
-        names = ("calls", "hits")
-        before = [harness.stat(name) for name in names]
-        with collector_off():
-            row = least(timers, repeats)
-        calls, hits = (harness.stat(name) - old for name, old in zip(names, before, strict=True))
-        if hits != calls or calls < repeats:
-            raise SystemExit(f"{self}: not compiled: {harness.why_eager(self.contenders['magneto'])}")
-        return row
+
+        def turn(function: Callable[..., Any]) -> float:
+            function(**self.inputs)  # the others have used the caches
+            return us(function, count, **self.inputs)
+
+        return {(self, name): functools.partial(turn, function) for name, function in self.contenders.items()}
+
+
+def take_turns(contests: list[Contest], repeats: int) -> list[tuple[dict[str, Any], dict[str, float]]]:
+    """Rows, and the least us of a call of each contender. Figures of a program that is not compiled are none."""
+    for contest in contests:
+        contest.warm()
+    timers = {key: timer for contest in contests for key, timer in contest.timers().items()}
+    names = ("calls", "hits")
+    before = [harness.stat(name) for name in names]
+    with collector_off():
+        found = least(timers, repeats)
+    calls, hits = (harness.stat(name) - old for name, old in zip(names, before, strict=True))
+    if hits != calls:
+        reasons = {str(contest): harness.why_eager(contest.contenders["magneto"]) for contest in contests}
+        raise SystemExit(f"{calls - hits} of {calls} calls were not compiled: {reasons}")
+    return [(contest.row, {name: found[contest, name] for name in contest.contenders}) for contest in contests]
+
+
+def measure(contests: list[Contest], repeats: int) -> None:
+    """Eager and Magneto."""
+    for row, found in take_turns(contests, repeats):
+        row |= {f"{name}_us": time for name, time in found.items()}
+        row["over_eager_us"] = found["magneto"] - found["eager"]
+        row["per_eager"] = found["magneto"] / found["eager"]
+
+
+def measure_incumbent(contests: list[Contest], inductor: bool, repeats: int) -> None:
+    """All of them. The stacks of layers share their code, and with it torch.compile's limit."""
+    torch._dynamo.config.recompile_limit = 4 * len(contests)
+    for contest in with_progress(contests, "torch.compile"):
+        contest.add_incumbent(inductor)
+        contest.warm()
+    for row, found in take_turns(contests, repeats):
+        eager, ours = found.pop("eager"), found.pop("magneto")
+        row |= {"eager_beside_incumbent_us": eager, "magneto_beside_incumbent_us": ours}
+        for name, time in found.items():
+            row |= {f"{name}_us": time, f"{name}_over_eager_us": time - eager, f"per_{name}": ours / time}
 
 
 def goals(rows: list[dict[str, Any]]) -> list[Goal]:
@@ -131,11 +151,9 @@ def main(arguments: list[str]) -> int:
     options = parser.parse(arguments)
     prepare()
     contests = [Contest(case, make) for case, make in programs().items()]
-    for contest in with_progress(contests, "magneto"):
-        contest.measure(options.repeats)
+    measure(contests, options.repeats)
     if not options.no_incumbent:
-        for contest in with_progress(contests, "torch.compile"):
-            contest.measure_incumbent(options.inductor, options.repeats)
+        measure_incumbent(contests, options.inductor, options.repeats)
     rows = [contest.row for contest in contests]
     columns = {key: title for key, title in COLUMNS.items() if any(key in row for row in rows)}
     print(table(list(columns.values()), [[row.get(key) for key in columns] for row in rows]))
