@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import importlib.metadata
 import json
@@ -32,11 +33,24 @@ def cpu_ms(function: Callable[[], Any]) -> float:
 
 def interleaved_minima(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """The least processor time of each function, in ms; they take turns, so that a slow spell hits all of them."""
-    best = dict.fromkeys(functions, float("inf"))
     gc.collect()
+    return least({name: functools.partial(cpu_ms, function) for name, function in functions.items()}, repeats)
+
+
+def us(function: Callable[..., Any], count: int, *args: Any, **kwargs: Any) -> float:
+    """Microseconds of processor time for each of `count` calls."""
+    start = time.process_time_ns()
+    for _ in range(count):
+        function(*args, **kwargs)
+    return (time.process_time_ns() - start) / 1e3 / count
+
+
+def least(functions: dict[str, Callable[[], float]], repeats: int) -> dict[str, float]:
+    """The least that each of these timers says; they take turns."""
+    best = dict.fromkeys(functions, float("inf"))
     for _ in range(repeats):
         for name, function in functions.items():
-            best[name] = min(best[name], cpu_ms(function))
+            best[name] = min(best[name], function())
     return best
 
 

@@ -10,22 +10,16 @@ nn.Module for the whole process.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import functools
-import gc
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import magneto
 import torch
-from _common import Options, cpu_ms, finish, goal, interleaved_minima, machine, table, use_the_zoo, versions
-
-use_the_zoo()
-from zoo import harness, models  # noqa: E402
+from _common import Options, finish, goal, interleaved_minima, table
+from _zoo import Model, add_models, collector_off, first_call, load_incumbent, parse, prepare, warm, with_progress
+from zoo import harness
 
 COLUMNS = {
     "case": "model",
@@ -43,42 +37,12 @@ COLUMNS = {
 }
 
 
-@dataclass
-class FirstCall:
-    """Times in ms."""
-
-    eager: float
-    calling: float
-    compiling: float
-    compiled: Any
-
-
-def first_call(module: torch.nn.Module, compiler: Any, args: Any, kwargs: Any) -> FirstCall:
-    """An eager call, then compile and call."""
-    eager = cpu_ms(lambda: module(*args, **kwargs))
-    made: list[Any] = []
-    compiling = cpu_ms(lambda: made.append(compiler(module)))
-    calling = cpu_ms(lambda: made[0](*args, **kwargs))
-    return FirstCall(eager, calling, compiling, made[0])
-
-
-@contextlib.contextmanager
-def collector_off() -> Iterator[None]:
-    """As timeit does: a collection that happens to start in a call is not part of it."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-def measure_magneto(module: torch.nn.Module, args: Any, kwargs: Any, repeats: int) -> tuple[dict[str, Any], Any]:
+def measure_magneto(model: Model, repeats: int) -> tuple[dict[str, Any], Any]:
     """The first call and the time until a compiled version stands ready."""
     turns = []
     for _ in range(repeats):
         magneto.reset()
-        turns.append(first_call(module, magneto.compile, args, kwargs))
+        turns.append(first_call(model, magneto.compile))
     compiled = turns[-1].compiled
     row: dict[str, Any] = {
         "first": min(turn.calling for turn in turns),
@@ -90,6 +54,7 @@ def measure_magneto(module: torch.nn.Module, args: Any, kwargs: Any, repeats: in
         row["until_compiled"] = min(turn.compiling + turn.calling for turn in turns)
         variant = harness.native(compiled).variants()[0]
         row["ops"], row["guards"] = variant["ops"], variant["guard_count"]
+        _, args, kwargs = model
         checks = [harness.native(compiled).guard_ns(2000, *args, **kwargs) for _ in range(5)]
         row["guards_us"] = min(checks) / 1000
     else:
@@ -99,12 +64,9 @@ def measure_magneto(module: torch.nn.Module, args: Any, kwargs: Any, repeats: in
 
 def measure(name: str, repeats: int) -> dict[str, Any]:
     """The figures of eager and Magneto for one model."""
-    module, make_inputs = models.get(name)
-    args, kwargs = make_inputs(0, 0)
-    for _ in range(3):
-        module(*args, **kwargs)
+    model = module, args, kwargs = warm(name)
     with collector_off():
-        row, compiled = measure_magneto(module, args, kwargs, max(3, repeats))
+        row, compiled = measure_magneto(model, max(3, repeats))
     contenders = {
         "eager": functools.partial(module, *args, **kwargs),
         "magneto": functools.partial(compiled, *args, **kwargs),
@@ -119,15 +81,12 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
 
 def measure_incumbent(row: dict[str, Any], repeats: int) -> None:
     """Add the figures of torch.compile, taken in turns with eager calls of its own."""
-    module, make_inputs = models.get(row["case"])
-    args, kwargs = make_inputs(0, 0)
-    for _ in range(3):
-        module(*args, **kwargs)
+    model = module, args, kwargs = warm(row["case"])
     row["incumbent_first"] = float("inf")
     with collector_off():
         for _ in range(2):
             torch._dynamo.reset()
-            turn = first_call(module, functools.partial(torch.compile, backend="eager"), args, kwargs)
+            turn = first_call(model, functools.partial(torch.compile, backend="eager"))
             row["incumbent_first"] = min(row["incumbent_first"], turn.calling)
     contenders = {
         "eager_beside_incumbent": functools.partial(module, *args, **kwargs),
@@ -157,38 +116,15 @@ def goals(rows: list[dict[str, Any]]) -> list[Any]:
     ]
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = Options("first", __doc__, repeats=20)
-    parser.add_argument("--models", default="all", help="names with commas between them; default: the whole zoo")
-    parser.add_argument("--no-incumbent", action="store_true", help="leave torch.compile out (much faster)")
-    options = parser.parse(arguments)
-    options.models = models.names() if options.models == "all" else options.models.split(",")
-    unknown = set(options.models) - set(models.names())
-    if unknown:
-        parser.error(f"no such models: {', '.join(sorted(unknown))}; there are: {', '.join(models.names())}")
-    return options
-
-
-def with_progress(items: list[Any], what: str) -> Iterator[Any]:
-    """The items, with a line on the terminal that says how far it is."""
-    for index, item in enumerate(items, 1):
-        name = item["case"] if isinstance(item, dict) else item
-        print(f"\r{what} [{index}/{len(items)}] {name:<30}", end="", file=sys.stderr, flush=True)
-        yield item
-    print(f"\r{'':<70}\r", end="", file=sys.stderr, flush=True)
-
-
 def main(arguments: list[str]) -> int:
-    options = parse(arguments)
-    torch.set_num_threads(1)
-    torch.set_grad_enabled(False)
-    warnings.simplefilter("ignore")
-    facts = {**machine(), **versions()}
-    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    parser = Options("first", __doc__, repeats=20)
+    add_models(parser, "all")
+    parser.add_argument("--no-incumbent", action="store_true", help="leave torch.compile out (much faster)")
+    options = parse(parser, arguments)
+    prepare()
     rows = [measure(name, options.repeats) for name in with_progress(options.models, "magneto")]
     if not options.no_incumbent:
-        # Loading the peer's own machinery is no part of its first call either.
-        torch.compile(torch.nn.Linear(2, 2), backend="eager")(torch.ones(1, 2))
+        load_incumbent("eager")
         for row in with_progress(rows, "torch.compile"):
             measure_incumbent(row, options.repeats)
     compiled = [row for row in rows if row["state"] == "compiled"]

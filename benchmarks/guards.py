@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +26,7 @@ from typing import Any
 import magneto
 import magneto.guards
 import torch
-from _common import Goal, Options, finish, goal, machine, table, use_the_zoo, versions
+from _common import Goal, Options, finish, goal, least, machine, table, us, use_the_zoo, versions
 
 use_the_zoo()
 from zoo import harness  # noqa: E402
@@ -74,23 +73,6 @@ class Tree(torch.nn.Module):
 
 def tiny(x: torch.Tensor) -> torch.Tensor:
     return x + 1
-
-
-def us(function: Callable[[], Any], count: int) -> float:
-    """Microseconds of processor time for each of `count` calls."""
-    start = time.process_time_ns()
-    for _ in range(count):
-        function()
-    return (time.process_time_ns() - start) / 1e3 / count
-
-
-def least(functions: dict[str, Callable[[], float]], repeats: int) -> dict[str, float]:
-    """The least that each of these timers says; they take turns."""
-    best = dict.fromkeys(functions, float("inf"))
-    for _ in range(repeats):
-        for name, function in functions.items():
-            best[name] = min(best[name], function())
-    return best
 
 
 def guard_by_hand(module: torch.nn.Module, f_locals: dict[str, Any]) -> magneto.guards.RootGuardManager:
@@ -177,7 +159,7 @@ def measure_ten(case: str, by_argument: bool, repeats: int) -> dict[str, Any]:
         module.scale = number
         return function(x)
 
-    ours = magneto.compile(module)
+    ours = magneto.compile(module, dynamic=False)
     theirs = torch.compile(module, backend="eager", dynamic=False)
     torch._dynamo.reset()
     # Twice: the entries of the second round are the ones that are found again.

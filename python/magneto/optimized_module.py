@@ -17,11 +17,11 @@ from magneto.wishes import Wishes
 __all__ = ["ModuleProxy", "OptimizedModule", "ScopedModule"]
 
 # What Python looks up on the type, so that __getattr__ cannot pass it on. A proxy gets those that its original has.
-_SPECIAL_METHODS = (
+_SPECIAL_METHODS = {
     *("__len__", "__iter__", "__next__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__reversed__"),
     *("__bool__", "__int__", "__float__", "__index__", "__enter__", "__exit__", "__aenter__", "__aexit__"),
     *("__add__", "__radd__", "__iadd__", "__mul__", "__rmul__", "__imul__", "__or__", "__ror__", "__ior__"),
-)
+}
 
 
 class ModuleProxy(nn.Module):
@@ -43,7 +43,7 @@ class ModuleProxy(nn.Module):
     __class__ = property(operator.attrgetter("_orig_mod.__class__"))
 
     def __new__(cls, orig_mod: nn.Module, *args: Any, **kwargs: Any) -> "ModuleProxy":
-        names = tuple(name for name in _SPECIAL_METHODS if _defines(type(orig_mod), name))
+        names = _special_methods_of(type(orig_mod))
         proxy: ModuleProxy = object.__new__(_with_special_methods(cast(Any, cls), names))
         return proxy
 
@@ -111,9 +111,10 @@ def _pass_on_what_nn_module_defines() -> None:
 _pass_on_what_nn_module_defines()
 
 
-def _defines(cls: type, name: str) -> bool:
-    # Not hasattr(), which would also find what the metaclass defines for the class itself.
-    return any(vars(base).get(name) is not None for base in cls.__mro__)
+def _special_methods_of(cls: type) -> frozenset[str]:
+    # Not by hasattr(), which would also find what the metaclass defines for the class itself.
+    scopes = [vars(base) for base in cls.__mro__]
+    return frozenset(name for scope in scopes for name in _SPECIAL_METHODS & scope.keys() if scope[name] is not None)
 
 
 def _special_method(name: str) -> Callable[..., Any]:
@@ -128,7 +129,7 @@ def _special_method(name: str) -> Callable[..., Any]:
 
 
 @functools.cache
-def _with_special_methods(cls: Any, names: tuple[str, ...]) -> Any:
+def _with_special_methods(cls: Any, names: frozenset[str]) -> Any:
     if not names:
         return cls
     body: dict[str, Any] = {name: _special_method(name) for name in names}

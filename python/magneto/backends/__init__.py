@@ -94,7 +94,7 @@ def lowering(
 ) -> Callable[[Graph], Callable[..., Any] | None] | None:
     """What makes something runnable of each graph; None: the native tiers run it."""
     compiler = lookup_backend(backend)
-    taken = _keywords(compiler)
+    taken = _keywords(compiler) if mode or options else frozenset()  # a signature takes long to find out
     if options and "options" not in taken:
         raise UserError(f"the backend {backend!r} has no options, got options={dict(options)!r}; leave it out")
     if compiler is native:
