@@ -25,7 +25,7 @@ class Counter(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
-        self.step += 1
+        self.step.add_(1)
         return x * self.step + self.calls
 
 
@@ -33,6 +33,16 @@ class Counter(nn.Module):
 def counters_in_attributes_and_buffers() -> Case:
     model = Counter()
     return Case(model, lambda: model.step.zero_(), observe=lambda: model.calls, module=model)
+
+
+@left_to_python("drops an object that it has looked into", "forward")
+def buffer_counted_by_assignment() -> Case:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        self.step += 1
+        return x * self.step
+
+    model = Keeper(forward, step=nn.Buffer(torch.zeros(())))
+    return Case(model, lambda: model.step.zero_(), module=model)
 
 
 @left_to_python("drops an object that it has looked into", "forward")
