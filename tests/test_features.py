@@ -23,6 +23,8 @@ def without_gradients():
 def test_a_feature_is_compiled_as_expected_and_equals_eager(name: str) -> None:
     expected = runner.FEATURES[name]
     found = runner.examine(expected)
+    if expected.varies:
+        return
     assert (found.graphs, found.hits, found.python) == (expected.graphs, expected.hits, expected.python), found
     assert len(found.cuts) == len(expected.cuts), found.cuts
     assert all(any(text in cut for cut in found.cuts) for text in expected.cuts), found.cuts

@@ -227,7 +227,7 @@ def spectral_norm_in_evaluation() -> Case:
     )
 
 
-@left_to_python("drops an object that it has looked into")
+@feature(varies="whether the bound method that Module.__setattr__ looks into is seen to die")
 def spectral_norm_in_training() -> Case:
     model = parametrizations.spectral_norm(nn.Linear(4, 4))
     return Case(model, model.eval, module=model)

@@ -58,6 +58,7 @@ class Feature:
     python: tuple[str, ...] = ()  # functions of the program that CPython still runs
     settles: bool = True  # after the change calls are compiled again, by the last one
     raises: bool = False  # the program itself, before the change
+    varies: str = ""  # why the form differs from run to run, so that only the results are compared
 
 
 FEATURES: dict[str, Feature] = {}

@@ -35,7 +35,7 @@ def counters_in_attributes_and_buffers() -> Case:
     return Case(model, lambda: model.step.zero_(), observe=lambda: model.calls, module=model)
 
 
-@left_to_python("drops an object that it has looked into", "forward")
+@feature(varies="whether the bound method that Module.__setattr__ looks into is seen to die")
 def buffer_counted_by_assignment() -> Case:
     def forward(self: Any, x: Tensor) -> Tensor:
         self.step += 1
@@ -45,7 +45,7 @@ def buffer_counted_by_assignment() -> Case:
     return Case(model, lambda: model.step.zero_(), module=model)
 
 
-@left_to_python("drops an object that it has looked into", "forward")
+@feature(varies="whether the bound method that Module.__setattr__ looks into is seen to die")
 def buffer_assigned_anew() -> Case:
     class Model(nn.Module):
         def __init__(self) -> None:
