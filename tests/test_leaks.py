@@ -16,7 +16,7 @@ import pytest
 import torch
 from zoo import harness, models
 
-CYCLES = 1000
+CYCLES = 10_000 if harness.FULL else 1000
 
 
 def resident_bytes() -> int:
@@ -109,7 +109,7 @@ def test_cycles_with_a_new_module_each_time_are_flat() -> None:
             args, kwargs = make_inputs(variant, 0)
             compiled(*args, **kwargs)
 
-    assert_flat(cycle, CYCLES if harness.FULL else 200)
+    assert_flat(cycle, CYCLES)
 
 
 @pytest.mark.parametrize("name", [name for name in harness.sample() if name != "mlp"])
