@@ -28,6 +28,7 @@ IMAGE_SIZE = 32
 
 _builders: dict[str, Callable[[], tuple[nn.Module, MakeInputs]]] = {}
 _without_transformers: set[str] = set()
+_classes: dict[str, tuple[str, MakeInputs]] = {}
 
 
 def has_transformers() -> bool:
@@ -48,6 +49,16 @@ def transformers_names() -> list[str]:
 def architectures() -> set[str]:
     """The distinct `transformers` architectures (a variant such as `gpt2-uncached` counts as `gpt2`)."""
     return {name.partition("-")[0] for name in transformers_names()}
+
+
+def class_name(name: str) -> str:
+    """The class of a model of `transformers`, without building it."""
+    return _classes[name][0]
+
+
+def inputs(name: str) -> MakeInputs:
+    """The inputs of a model of `transformers`, without building it."""
+    return _classes[name][1]
 
 
 def get(name: str) -> tuple[nn.Module, MakeInputs]:
@@ -149,6 +160,7 @@ def _from_transformers(name: str, model: str, config: str, make_inputs: MakeInpu
         return getattr(transformers, model)(getattr(transformers, config)(**values)), make_inputs
 
     _builders[name] = build
+    _classes[name] = model, make_inputs
 
 
 # Two layers, hidden size 32, four heads: the names under which most configurations know them.
