@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,15 @@ def interleaved_minima(functions: dict[str, Callable[[], Any]], repeats: int) ->
         for name, function in functions.items():
             best[name] = min(best[name], cpu_ms(function))
     return best
+
+
+def with_progress(items: Sequence[Any], what: str) -> Iterator[Any]:
+    """The items, which are names or rows, with a line on the terminal that says how far it is."""
+    for index, item in enumerate(items, 1):
+        name = item["case"] if isinstance(item, dict) else item
+        print(f"\r{what} [{index}/{len(items)}] {name:<30}", end="", file=sys.stderr, flush=True)
+        yield item
+    print(f"\r{'':<70}\r", end="", file=sys.stderr, flush=True)
 
 
 @dataclass

@@ -22,7 +22,18 @@ from typing import Any
 
 import magneto
 import torch
-from _common import Options, cpu_ms, finish, goal, interleaved_minima, machine, table, use_the_zoo, versions
+from _common import (
+    Options,
+    cpu_ms,
+    finish,
+    goal,
+    interleaved_minima,
+    machine,
+    table,
+    use_the_zoo,
+    versions,
+    with_progress,
+)
 
 use_the_zoo()
 from zoo import harness, models  # noqa: E402
@@ -167,15 +178,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if unknown:
         parser.error(f"no such models: {', '.join(sorted(unknown))}; there are: {', '.join(models.names())}")
     return options
-
-
-def with_progress(items: list[Any], what: str) -> Iterator[Any]:
-    """The items, with a line on the terminal that says how far it is."""
-    for index, item in enumerate(items, 1):
-        name = item["case"] if isinstance(item, dict) else item
-        print(f"\r{what} [{index}/{len(items)}] {name:<30}", end="", file=sys.stderr, flush=True)
-        yield item
-    print(f"\r{'':<70}\r", end="", file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str]) -> int:
