@@ -27,6 +27,7 @@ MAY_STAY_EAGER = {
     "hubert/": "random numbers where exceptions are handled",
 }
 
+pytestmark = pytest.mark.usefixtures("fresh")
 reports: dict[str, harness.Report] = {}
 
 
@@ -45,7 +46,6 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", sample())
 def test_compiled_equals_eager(name: str) -> None:
-    magneto.reset()
     eager, case = ways.get(name), ways.get(name)
     case.compile(magneto.compile)
     for variant, seed in GENERATE_CALLS if "generate" in name else CALLS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +75,7 @@ class Report:
     captures: int  # in the last calls, as are hits and exits
     hits: int
     exits: int
+    python: list[str]  # `forward` functions that Python ran all the same
     cuts: dict[str, int]
     reasons: dict[str, int]  # why captures were given up
     misses: dict[str, int]  # why it was captured again
@@ -85,7 +87,7 @@ class Report:
             return "not called" if self.state == "new" else "eager"
         if self.captures:
             return "captured again"
-        return "left to CPython" if self.exits else "steady" if self.hits else "eager by now"
+        return "left to CPython" if self.exits or self.python else "steady" if self.hits else "eager by now"
 
     @property
     def why(self) -> list[str]:
@@ -93,8 +95,24 @@ class Report:
         return list({**self.reasons, **(self.misses if self.captures or not self.hits else {}), **self.cuts})
 
 
+def forwards_run(call: Callable[[], Any]) -> list[str]:
+    """The `forward` functions that Python itself runs in a call."""
+    seen = []
+
+    def profile(frame: types.FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_name == "forward":
+            seen.append(frame.f_code.co_qualname)
+
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
 def report(compiled: Any, call: Callable[[], Any]) -> Report:
-    """Look into a compiled function while it is called once more."""
+    """Look into a compiled function while it is called once or twice more."""
     names = ("captures", "hits", "exits")
     before = [stat(name) for name in names]
     call()
@@ -111,6 +129,7 @@ def report(compiled: Any, call: Callable[[], Any]) -> Report:
         captures=captures,
         hits=hits,
         exits=exits,
+        python=forwards_run(call) if hits and not (captures or exits) else [],
         cuts=short(function.breaks()),
         reasons=short(function.failures()),
         misses=short(function.misses()),
