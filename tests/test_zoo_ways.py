@@ -11,9 +11,9 @@ import magneto
 import pytest
 from zoo import compare, harness, models, ways
 
-# Shape and seed of each call: a capture, the same shape again, another shape, and back.
-CALLS = ((0, 0), (0, 1), (0, 2), (1, 3), (1, 4), (0, 5))
-GENERATE_CALLS = ((0, 0), (0, 1), (1, 2))
+# Shape and seed of each call: a capture, the same shape again, other shapes, and back.
+CALLS = ((0, 0), (0, 1), (1, 2), (1, 3), (0, 4), (2, 5), (2, 6), (1, 7))
+GENERATE_CALLS = ((0, 0), (0, 1), (1, 2), (2, 3))
 # What may stay eager today, by the beginning of its name, and why. Whatever is not listed here must be compiled.
 MAY_STAY_EAGER = {
     "lstm": "weak references to weights",
@@ -54,7 +54,7 @@ def test_compiled_equals_eager(name: str) -> None:
         assert expected.error is None
         found = compare.outcome_difference(expected, actual)
         assert found is None, f"shape {variant}, seed {seed}: {found}"
-    reports[name] = harness.report(case.compiled, lambda: case(0, 6))
+    reports[name] = harness.report(case.compiled, lambda: case(0, 8))
 
 
 def test_the_cases_do_what_their_names_say() -> None:

@@ -99,7 +99,7 @@ class UNet(nn.Module):
 @_program
 def unet() -> Program:
     model = UNet().eval()
-    return Program(model, _floats((2, 3, 24, 24), (1, 3, 30, 30)), model)
+    return Program(model, _floats((2, 3, 24, 24), (3, 3, 30, 30), (1, 3, 28, 28)), model)
 
 
 class Tagger(nn.Module):
@@ -116,7 +116,7 @@ class Tagger(nn.Module):
 @_program
 def lstm() -> Program:
     model = Tagger().eval()
-    return Program(model, _floats((2, 7, 8), (3, 11, 8)), model)
+    return Program(model, _floats((2, 7, 8), (3, 11, 8), (1, 5, 8)), model)
 
 
 class Cell(nn.Module):
@@ -153,7 +153,7 @@ class CellLoop(nn.Module):
 @_program
 def lstm_cell_loop() -> Program:
     model = CellLoop().eval()
-    return Program(model, _floats((2, 7, 8), (3, 11, 8)), model)
+    return Program(model, _floats((2, 7, 8), (3, 11, 8), (1, 5, 8)), model)
 
 
 class SelectiveScan(nn.Module):
@@ -188,7 +188,7 @@ class SelectiveScan(nn.Module):
 @_program
 def mamba_scan() -> Program:
     model = nn.Sequential(SelectiveScan(), SelectiveScan()).eval()
-    return Program(model, _floats((2, 9, 16), (1, 12, 16)), model)
+    return Program(model, _floats((2, 9, 16), (3, 12, 16), (1, 5, 16)), model)
 
 
 class Denoiser(nn.Module):
@@ -220,7 +220,7 @@ def diffusion_loop() -> Program:
                 x = x + betas[step].sqrt() * torch.randn_like(x)
         return x.clamp(-1, 1)
 
-    return Program(sample, _floats((2, 1, 8, 8), (3, 1, 12, 12)), model)
+    return Program(sample, _floats((2, 1, 8, 8), (3, 1, 12, 12), (1, 1, 10, 10)), model)
 
 
 class GraphLayer(nn.Module):
@@ -260,7 +260,7 @@ def gnn() -> Program:
     model = GraphNet().eval()
 
     def inputs(variant: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        nodes, edges = ((10, 24), (13, 40))[variant]
+        nodes, edges = ((10, 24), (13, 40), (5, 9))[variant]
         numbers = torch.randint(0, nodes, (2, edges), generator=generator)
         return torch.randn(nodes, 8, generator=generator), numbers, torch.arange(nodes) % 2
 
@@ -307,7 +307,7 @@ class Detector(nn.Module):
 @_program
 def detection() -> Program:
     model = Detector().eval()
-    return Program(model, _floats((1, 3, 6, 6), (1, 3, 8, 8)), model)
+    return Program(model, _floats((1, 3, 6, 6), (1, 3, 8, 8), (1, 3, 5, 7)), model)
 
 
 def _training(model: nn.Module, optimizer: torch.optim.Optimizer, whole: bool) -> Program:
@@ -326,7 +326,7 @@ def _training(model: nn.Module, optimizer: torch.optim.Optimizer, whole: bool) -
 
     def call(target: Any, variant: int, seed: int) -> Any:
         generator = torch.Generator().manual_seed(1000 * variant + seed)
-        rows = (4, 6)[variant]
+        rows = (4, 6, 2)[variant]
         batch = torch.randn(rows, 6, generator=generator), torch.randint(0, 3, (rows,), generator=generator)
         if whole:
             loss = target(*batch)
@@ -382,7 +382,7 @@ def training_loop() -> Program:
 
     def call(target: Any, variant: int, seed: int) -> Any:
         generator = torch.Generator().manual_seed(1000 * variant + seed)
-        rows = (4, 6)[variant]
+        rows = (4, 6, 2)[variant]
         x, y = torch.randn(rows, 6, generator=generator), torch.randn(rows, 3, generator=generator)
         return target(x, y, 0.05), {name: p.detach().clone() for name, p in model.named_parameters()}
 
