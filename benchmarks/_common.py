@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,15 @@ def least(functions: dict[str, Callable[[], float]], repeats: int) -> dict[str, 
         for name, function in functions.items():
             best[name] = min(best[name], function())
     return best
+
+
+def with_progress(items: Sequence[Any], what: str) -> Iterator[Any]:
+    """The items (names, rows, or what has a name as its text), with a line on the terminal that says how far it is."""
+    for index, item in enumerate(items, 1):
+        name = item["case"] if isinstance(item, dict) else str(item)
+        print(f"\r{what} [{index}/{len(items)}] {name:<30}", end="", file=sys.stderr, flush=True)
+        yield item
+    print(f"\r{'':<70}\r", end="", file=sys.stderr, flush=True)
 
 
 @dataclass

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,12 +87,3 @@ def load_incumbent(*backends: str) -> None:
     for backend in backends:
         torch._dynamo.reset()
         torch.compile(torch.nn.Linear(2, 2), backend=backend)(torch.ones(1, 2))
-
-
-def with_progress(items: Sequence[Any], what: str) -> Iterator[Any]:
-    """The items (names, rows, or what has a name as its text), with a line on the terminal that says how far it is."""
-    for index, item in enumerate(items, 1):
-        name = item["case"] if isinstance(item, dict) else str(item)
-        print(f"\r{what} [{index}/{len(items)}] {name:<30}", end="", file=sys.stderr, flush=True)
-        yield item
-    print(f"\r{'':<70}\r", end="", file=sys.stderr, flush=True)

@@ -24,8 +24,8 @@ from typing import Any
 
 import magneto
 import torch
-from _common import Goal, Options, cpu_ms, finish, goal, table
-from _zoo import Model, add_models, collector_off, first_call, load_incumbent, parse, prepare, warm, with_progress
+from _common import Goal, Options, cpu_ms, finish, goal, table, with_progress
+from _zoo import Model, add_models, collector_off, first_call, load_incumbent, parse, prepare, warm
 from zoo import harness
 
 COLUMNS = {

@@ -17,8 +17,8 @@ from typing import Any
 
 import magneto
 import torch
-from _common import Options, finish, goal, interleaved_minima, table
-from _zoo import Model, add_models, collector_off, first_call, load_incumbent, parse, prepare, warm, with_progress
+from _common import Options, finish, goal, interleaved_minima, table, with_progress
+from _zoo import Model, add_models, collector_off, first_call, load_incumbent, parse, prepare, warm
 from zoo import harness
 
 COLUMNS = {

@@ -21,8 +21,8 @@ from typing import Any
 
 import magneto
 import torch
-from _common import Goal, Options, finish, goal, least, table, us
-from _zoo import collector_off, prepare, with_progress
+from _common import Goal, Options, finish, goal, least, table, us, with_progress
+from _zoo import collector_off, prepare
 from zoo import harness, models
 
 COLUMNS = {

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import magneto
@@ -56,6 +59,81 @@ def why_eager(compiled: Any) -> str:
 def stat(name: str) -> int:
     """One of the counters of `magneto.counters["stats"]`, zero if nothing was counted."""
     return dict(magneto._C.counters().get("stats", {})).get(name, 0)
+
+
+def shortened(reason: str) -> str:
+    """A reason whose place begins at the package or at the zoo, the same on every machine."""
+    return re.sub(r"/\S*/(site-packages/|lib/python3\.\d+/|(?=zoo/))", "", reason)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a compiled function."""
+
+    state: str
+    graphs: int  # of the newest program
+    captures: int  # in the last calls, as are hits and exits
+    hits: int
+    exits: int
+    python: list[str]  # `forward` functions that Python ran all the same
+    cuts: dict[str, int]
+    reasons: dict[str, int]  # why captures were given up
+    misses: dict[str, int]  # why it was captured again
+
+    @property
+    def outcome(self) -> str:
+        """In one or two words: `steady` if the last calls ran nothing but what was compiled."""
+        if self.state != "compiled":
+            return "not called" if self.state == "new" else "eager"
+        if self.captures:
+            return "captured again"
+        return "left to CPython" if self.exits or self.python else "steady" if self.hits else "eager by now"
+
+    @property
+    def why(self) -> list[str]:
+        """What stands behind the outcome."""
+        return list({**self.reasons, **(self.misses if self.captures or not self.hits else {}), **self.cuts})
+
+
+def forwards_run(call: Callable[[], Any]) -> list[str]:
+    """The `forward` functions that Python itself runs in a call."""
+    seen = []
+
+    def profile(frame: types.FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_name == "forward":
+            seen.append(frame.f_code.co_qualname)
+
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+def report(compiled: Any, call: Callable[[], Any]) -> Report:
+    """Look into a compiled function while it is called once or twice more."""
+    names = ("captures", "hits", "exits")
+    before = [stat(name) for name in names]
+    call()
+    captures, hits, exits = (stat(name) - old for name, old in zip(names, before, strict=True))
+    function = native(compiled)
+    variants = function.variants()
+
+    def short(reasons: dict[str, int]) -> dict[str, int]:
+        return {shortened(reason): count for reason, count in reasons.items()}
+
+    return Report(
+        state=function.state(),
+        graphs=len(variants[0]["graphs"]) if variants else 0,
+        captures=captures,
+        hits=hits,
+        exits=exits,
+        python=forwards_run(call) if hits and not (captures or exits) else [],
+        cuts=short(function.breaks()),
+        reasons=short(function.failures()),
+        misses=short(function.misses()),
+    )
 
 
 class Pair:

@@ -22,12 +22,14 @@ Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 MakeInputs = Callable[[int, int], Inputs]
 
 VOCAB = 99
-TEXT_SHAPES = ((2, 16), (3, 24))
-IMAGE_BATCHES = (2, 3)
+# The third shape has a batch of one, which broadcasts.
+TEXT_SHAPES = ((2, 16), (3, 24), (1, 9))
+IMAGE_BATCHES = (2, 3, 1)
 IMAGE_SIZE = 32
 
 _builders: dict[str, Callable[[], tuple[nn.Module, MakeInputs]]] = {}
 _without_transformers: set[str] = set()
+_classes: dict[str, tuple[str, MakeInputs]] = {}
 
 
 def has_transformers() -> bool:
@@ -50,10 +52,20 @@ def architectures() -> set[str]:
     return {name.partition("-")[0] for name in transformers_names()}
 
 
+def class_name(name: str) -> str:
+    """The class of a model of `transformers`, without building it."""
+    return _classes[name][0]
+
+
+def inputs(name: str) -> MakeInputs:
+    """The inputs of a model of `transformers`, without building it."""
+    return _classes[name][1]
+
+
 def get(name: str) -> tuple[nn.Module, MakeInputs]:
     """A fresh copy of a model and `make_inputs(shape_variant, seed) -> (args, kwargs)`.
 
-    `shape_variant` is 0 or 1; two seeds give two inputs of one shape.
+    `shape_variant` is 0, 1 or 2; two seeds give two inputs of one shape.
     """
     if name not in _builders:
         raise KeyError(f"no model {name!r} in the zoo; there are: {', '.join(names())}")
@@ -119,7 +131,7 @@ def _image_inputs(variant: int, seed: int) -> Inputs:
 
 
 def _audio_inputs(variant: int, seed: int) -> Inputs:
-    shape = (2, (800, 1200)[variant])
+    shape = ((2, 800), (2, 1200), (1, 1000))[variant]
     return (), {"input_values": torch.randn(shape, generator=_generator(seed, variant))}
 
 
@@ -149,6 +161,7 @@ def _from_transformers(name: str, model: str, config: str, make_inputs: MakeInpu
         return getattr(transformers, model)(getattr(transformers, config)(**values)), make_inputs
 
     _builders[name] = build
+    _classes[name] = model, make_inputs
 
 
 # Two layers, hidden size 32, four heads: the names under which most configurations know them.
@@ -398,7 +411,7 @@ def _torch_models() -> None:
         _builders[name] = build
         _without_transformers.add(name)
 
-    def floats(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> MakeInputs:
+    def floats(*shapes: tuple[int, ...]) -> MakeInputs:
         def make(variant: int, seed: int) -> Inputs:
             return (torch.randn(shapes[variant], generator=_generator(seed, variant)),), {}
 
@@ -408,10 +421,10 @@ def _torch_models() -> None:
         # Torch's fused inference path knows ReLU and GELU only.
         activation = nn.functional.gelu if fast else nn.functional.silu
         layer = nn.TransformerEncoderLayer(32, 4, 64, activation=activation, batch_first=True, norm_first=not fast)
-        return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), floats(((2, 16, 32), (3, 24, 32)))
+        return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), floats((2, 16, 32), (3, 24, 32), (1, 9, 32))
 
-    images = floats(((2, 3, IMAGE_SIZE, IMAGE_SIZE), (3, 3, IMAGE_SIZE, IMAGE_SIZE)))
-    add("mlp", lambda: (MLP(), floats(((4, 24), (7, 24)))))
+    images = floats(*((batch, 3, IMAGE_SIZE, IMAGE_SIZE) for batch in IMAGE_BATCHES))
+    add("mlp", lambda: (MLP(), floats((4, 24), (7, 24), (1, 24))))
     add("resnet", lambda: (ResNet(), images))
     add("transformer_encoder", functools.partial(transformer_encoder, False))
     add("transformer_encoder_fast", functools.partial(transformer_encoder, True))
