@@ -145,8 +145,8 @@ def test_blocks_nest_and_exceptions_end_them():
 
 
 def test_a_block_holds_for_its_thread_only():
+    thread = threading.Thread(target=work, args=(torch.ones(2),))
     with magneto.optimize():
-        thread = threading.Thread(target=work, args=(torch.ones(2),))
         thread.start()
         thread.join()
         assert magneto.counters["stats"]["captures"] == 0

@@ -227,7 +227,8 @@ def task_test(arguments: list[str]) -> int:
     tested = ", ".join(".".join(map(str, pythons.version_of(python))) for python in interpreters.values())
     say(f"== the core was tested on CPython {tested}")
     say(f"== all other tests, {pythons.describe(PYTHON)}, torch {installed_torch()}")
-    if call([PYTHON, "-m", "pytest", "tests", "--ignore=tests/core", *full]):
+    threads = {"OMP_NUM_THREADS": "1"}  # there are as many processes as processors
+    if call([PYTHON, "-m", "pytest", "tests", "--ignore=tests/core", *side_by_side(), *full], env=threads):
         failed.append("pytest")
     return verdict(failed)
 
@@ -239,9 +240,15 @@ def test_core(version: str, python: Path, folder: Path, options: list[str]) -> l
     if run_units(folder):
         failed.append(f"the C++ units on Python {version}")
     say(f"== torch-free tests, Python {version}")
-    if call([python, "-m", "pytest", "-q", "tests/core", *options], env={"PYTHONPATH": str(CORE_SITE)}):
+    command = [python, "-m", "pytest", "-q", "tests/core", *side_by_side(), *options]
+    if call(command, env={"PYTHONPATH": str(CORE_SITE)}):
         failed.append(f"tests/core on Python {version}")
     return failed
+
+
+def side_by_side() -> list[object]:
+    """For pytest: a process for each processor; a file, whose last test may look back at the others, stays in one."""
+    return ["-n", jobs(), "--dist", "loadfile"]
 
 
 def test_sanitized(given: list[str]) -> int:
