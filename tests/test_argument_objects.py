@@ -139,6 +139,34 @@ def test_the_same_object_twice_is_no_two_objects():
     assert compiled(shared, other, torch.zeros(1)).item() == 1
 
 
+def test_containers_and_tensors_given_twice():
+    def run(a, b, x, y):
+        a.append(x)
+        x.add_(1)
+        return len(b), x * y, a is b, x is y
+
+    def calls():
+        for i in range(12):
+            one, other, x, y = [], [], torch.ones(2), torch.ones(2)
+            yield [(one, other, x, y), (one, one, x, x), (one, other, x, x)][i % 3]
+
+    check(run, calls, captures=3)
+
+
+def test_an_argument_that_contains_itself():
+    def run(items, x):
+        return x + len(items) + len(items[0]), items[0] is items
+
+    compiled = magneto.compile(run)
+    for i in range(8):
+        items = [[], 1, 2]
+        if i % 2:
+            items[0] = items
+        found, expected = compiled(items, torch.zeros(1)), run(items, torch.zeros(1))
+        assert torch.equal(found[0], expected[0])
+        assert found[1] is expected[1]
+
+
 def test_objects_may_share_tensors():
     def add(a, b):
         a.t.add_(1)

@@ -34,7 +34,7 @@ _ADVICE = (
         "the part that computes.",
     ),
     (r"\bsubclass\b", "Pass plain torch.Tensor arguments."),
-    (r"\bargument\b", "Pass tensors, numbers, strings, and lists, tuples or dicts of them, each tensor once."),
+    (r"\bargument\b", "Pass tensors, numbers, strings, and lists, tuples or dicts of them."),
     (r"\bno tensor", "There are no tensor operations to compile; leave it as plain Python."),
     (
         r"\bopcode|\binstruction|\bwritten in C\b|\bguarded\b|\bframes\b",

@@ -90,7 +90,8 @@ Arguments::Arguments(const CallArguments& call, std::vector<std::string> by_cont
   }
   tensor_count_ = checks_->size();
   for (size_t i = 0; i < nodes_.size(); ++i)
-    if (nodes_[i].kind != Kind::Atom && nodes_[i].kind != Kind::Number && nodes_[i].kind != Kind::Object)
+    if (nodes_[i].kind != Kind::Atom && nodes_[i].kind != Kind::Number && nodes_[i].kind != Kind::Object &&
+        nodes_[i].kind != Kind::Again)
       by_content_nodes_.push_back(i);
 }
 
@@ -101,13 +102,17 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
     refusal_ = "an argument has more than 10,000 parts";
     return;
   }
+  bool is_tensor = tensor_plug().is_tensor(value);
+  bool is_again = containers_.contains(value) || (is_tensor && std::ranges::find(tensors_, value) != tensors_.end());
+  int before = is_again ? node_of(value) : -1;
   nodes_.push_back({Kind::Object, parent, index, py::Ref::borrow(key), Py_TYPE(value), 0, -1, {}, false, value, name});
   Node& node = nodes_.back();
   if (depth(self) > kMaxDepth) {
     refusal_ = "argument " + name + " is nested too deeply";
-  } else if (tensor_plug().is_tensor(value)) {
-    for (PyObject* other : tensors_)
-      if (other == value) refusal_ = "argument " + name + " is the same tensor as another argument";
+  } else if (before >= 0) {
+    node.kind = Kind::Again;
+    node.size = before;
+  } else if (is_tensor) {
     if (mg_has_attributes(value)) refusal_ = "argument " + name + " is a tensor with Python attributes";
     if (std::string why = tensor_plug().why_not_plain(value); !why.empty()) {
       refusal_ = "argument " + name + " is " + why;
@@ -123,8 +128,7 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
   } else if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
     node.kind = PyTuple_CheckExact(value) ? Kind::Tuple : Kind::List;
     node.size = PySequence_Fast_GET_SIZE(value);
-    bool is_empty_tuple = node.kind == Kind::Tuple && !node.size;  // there is only one
-    if (!containers_.insert(value) && !is_empty_tuple) refusal_ = "argument " + name + " is passed twice";
+    if (node.size || node.kind == Kind::List) containers_.insert(value);  // there is only one ()
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
       add(PySequence_Fast_GET_ITEM(value, i), self, i, nullptr, name + "[" + std::to_string(i) + "]");
   } else if (PyDict_CheckExact(value)) {
@@ -149,7 +153,7 @@ void Arguments::add_dict(PyObject* dict, int self) {
   std::string name = nodes_[self].name;
   bool is_dict = nodes_[self].kind == Kind::Dict;
   nodes_[self].expected = py::Ref::steal(PyDict_Keys(dict));
-  if (!containers_.insert(dict)) refusal_ = "argument " + name + " is passed twice";
+  containers_.insert(dict);
   Py_ssize_t position = 0;
   PyObject *key, *item;
   while (PyDict_Next(dict, &position, &key, &item)) {
@@ -165,7 +169,7 @@ void Arguments::add_instance(PyObject* object, int self) {
   nodes_[self].kind = Kind::Instance;
   nodes_[self].expected = py::Ref::steal(PyWeakref_NewRef((PyObject*)Py_TYPE(object), nullptr));
   nodes_[self].is_weak = true;
-  if (!containers_.insert(object)) refusal_ = "argument " + nodes_[self].name + " is passed twice";
+  containers_.insert(object);
   PyObject* dict = *mg_dict_slot(object);
   nodes_.push_back({Kind::Attributes, self, 0, {}, Py_TYPE(dict), 0, -1, {}, false, dict, nodes_[self].name});
   add_dict(dict, self + 1);
@@ -198,7 +202,7 @@ std::vector<std::string> Arguments::other_objects(const CallArguments& call) con
     const Node& node = nodes_[i];
     PyObject* value = values[i] = fetch(node, call, values.data());
     bool leads_on = node.kind != Kind::Tensor && node.kind != Kind::Atom && node.kind != Kind::Number;
-    if (!leads_on || matches(node, value)) continue;
+    if (!leads_on || matches(node, value, values.data())) continue;
     if (node.kind != Kind::Object) return {};
     if (value && Py_TYPE(value) == node.type && has_only_attributes(value)) names.push_back(node.name);
   }
@@ -261,7 +265,7 @@ std::optional<std::vector<Opening>> Arguments::opened_for(const CallArguments& c
     const Node& node = nodes_[i];
     values[i] = fetch(node, call, values.data());
     const Opening* before = opening_of(i);
-    if (!matches(node, values[i]) && !can_be_open(node, values[i])) return std::nullopt;
+    if (!matches(node, values[i], values.data()) && !can_be_open(node, values[i])) return std::nullopt;
     if (is_repeated(i, values.data())) return std::nullopt;
     if (node.kind == Kind::Tensor) {
       auto changed = checks_->changed_sizes(static_cast<size_t>(node.tensor), values[i]);
@@ -270,7 +274,7 @@ std::optional<std::vector<Opening>> Arguments::opened_for(const CallArguments& c
       if (before) changed->insert(changed->end(), before->sizes.begin(), before->sizes.end());
       std::vector<int> sizes = openable(values[i], *changed);
       if (!sizes.empty()) opened.push_back({i, std::move(sizes)});
-    } else if (before || !matches(node, values[i])) {
+    } else if (before || !matches(node, values[i], values.data())) {
       is_new |= !before;
       opened.push_back({i, {}});
     }
@@ -361,7 +365,8 @@ void Arguments::freeze() {
   return item;
 }
 
-[[gnu::always_inline]] inline bool Arguments::matches(const Node& node, PyObject* value) const {
+[[gnu::always_inline]] inline bool Arguments::matches(const Node& node, PyObject* value,
+                                                      PyObject* const* values) const {
   if (!value || Py_TYPE(value) != node.type) return false;
   switch (node.kind) {
     case Kind::Tensor: return !mg_has_attributes(value);  // the rest is checked for all tensors together
@@ -373,6 +378,7 @@ void Arguments::freeze() {
     case Kind::Attributes: return same_keys(value, node.expected.get());
     case Kind::Object: return value == node.identity();
     case Kind::Instance: return true;
+    case Kind::Again: return value == values[node.size];
   }
   return false;
 }
@@ -394,7 +400,7 @@ bool Arguments::match(const CallArguments& call, PyObject** values, PyObject** t
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
     values[i] = fetch(node, call, values);
-    if (!matches(node, values[i])) return false;
+    if (!matches(node, values[i], values)) return false;
     if (node.kind == Kind::Tensor) tensors[node.tensor] = values[i];
     if (is_repeated(i, values)) return false;
   }
@@ -408,12 +414,13 @@ std::string Arguments::explain(const CallArguments& call) const {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
     values[i] = fetch(node, call, values.data());
-    if (!matches(node, values[i])) {
+    if (!matches(node, values[i], values.data())) {
       if (!values[i]) return node.name + " is missing";
       if (Py_TYPE(values[i]) != node.type)
         return node.name + " is a " + type_name(values[i]) + ", was a " + node.type_name();
       if (node.kind == Kind::Atom) return node.name + " is " + repr(values[i]) + ", was " + repr(node.expected.get());
       if (node.kind == Kind::Object) return node.name + " is another " + type_name(values[i]);
+      if (node.kind == Kind::Again) return node.name + " is not the same object as " + nodes_[node.size].name;
       return node.name + " has another length or other keys";
     }
     if (node.kind == Kind::Tensor) tensors[node.tensor] = values[i];
@@ -436,6 +443,7 @@ void Arguments::describe(std::vector<std::string>* lines) const {
       case Kind::Atom: lines->push_back(node.name + " == " + repr(node.expected.get())); break;
       case Kind::Number: lines->push_back(node.name + " is any " + node.type->tp_name); break;
       case Kind::Object: lines->push_back(node.name + " is the same " + node.type_name()); break;
+      case Kind::Again: lines->push_back(node.name + " is " + nodes_[node.size].name); break;
       case Kind::Attributes: lines->push_back(node.name + " has the same attributes"); break;
       case Kind::Instance: lines->push_back(node.name + " is a " + node.type_name()); break;
       default: lines->push_back(node.name + " is a " + node.type->tp_name + " with the same layout");

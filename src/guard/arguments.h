@@ -98,9 +98,10 @@ class Arguments {
     Tuple,
     List,
     Dict,
-    Object,     // by identity
-    Instance,   // by content, which is in the next node
-    Attributes  // the __dict__ of an instance
+    Object,      // by identity
+    Instance,    // by content, which is in the next node
+    Attributes,  // the __dict__ of an instance
+    Again        // the object of an earlier node
   };
   struct Node {
     Kind kind;
@@ -108,7 +109,7 @@ class Arguments {
     Py_ssize_t index;  // position in the call, tuple or list
     py::Ref key;       // of a dict
     PyTypeObject* type;
-    Py_ssize_t size;   // of a tuple or list
+    Py_ssize_t size;   // of a tuple or list; of one that is passed again, its first node
     int tensor;        // index among the tensors
     py::Ref expected;  // an atom's value, a dict's keys, the object that identity is guarded for, or an object's class
     bool is_weak;      // `expected` is a weak reference to that
@@ -128,7 +129,7 @@ class Arguments {
   int depth(int node) const;
   PyObject* fetch(const Node& node, const CallArguments& call, PyObject* const* values) const;
   bool is_repeated(size_t index, PyObject* const* values) const;
-  bool matches(const Node& node, PyObject* value) const;
+  bool matches(const Node& node, PyObject* value, PyObject* const* values) const;
 
   const Opening* opening_of(size_t node) const;
 
