@@ -607,6 +607,10 @@ class GraphOp:
         """Runs with the autocast of the caller."""
 
     @property
+    def inference(self) -> bool:
+        """Runs in inference mode, also for a caller that is not in it."""
+
+    @property
     def expected(self) -> bool | int | float | complex | None:
         """The number that it must return, if anything relies on that."""
 

@@ -18,7 +18,7 @@ from magneto._C import Graph, GraphOp, GraphSize, GraphValue, UserError
 
 __all__ = ["Graph", "GraphOp", "GraphSize", "GraphValue", "expect", "from_fx", "to_fx"]
 
-FLAGS = {"grad": "grad_mode", "below_inplace": "below_inplace", "autocast": "autocast"}
+FLAGS = {"grad": "grad_mode", "below_inplace": "below_inplace", "autocast": "autocast", "inference": "inference"}
 
 
 def expect(number: Any, recorded: Any) -> None:

@@ -21,8 +21,13 @@ using graph::TensorRef;
 using graph::ValueId;
 
 Op op_like(const Op& source, const c10::OperatorHandle& handle) {
-  Op op{handle,           &graph::schema_info(handle), {},    {}, {}, {},
-        source.grad_mode, source.below_inplace,        false, {}, {}, source.line};
+  Op op{.handle = handle,
+        .info = &graph::schema_info(handle),
+        .grad_mode = source.grad_mode,
+        .below_inplace = source.below_inplace,
+        .autocast = false,
+        .inference = source.inference,
+        .line = source.line};
   for (const c10::Argument& argument : handle.schema().arguments()) {
     op.args.push_back(argument.default_value().value_or(IValue()));
   }

@@ -89,6 +89,7 @@ struct Op {
   bool grad_mode;      // in force when it ran
   bool below_inplace;  // ran where version counters and views are not kept, as inside an autograd kernel
   bool autocast;       // ran with the autocast that the call began with, which the operators inside its kernel see
+  bool inference;      // ran in inference mode, which the call itself turned on
   // The number that the operator returned, on which everything after it relies; None for operators that return tensors.
   c10::IValue expected = {};
   std::vector<SizeRef> sizes = {};

@@ -31,8 +31,10 @@ struct Flag {
   std::string_view name;
   bool Op::* member;
 };
-constexpr std::array<Flag, 3> kFlags = {
-    {{"grad", &Op::grad_mode}, {"below_inplace", &Op::below_inplace}, {"autocast", &Op::autocast}}};
+constexpr std::array<Flag, 4> kFlags = {{{"grad", &Op::grad_mode},
+                                         {"below_inplace", &Op::below_inplace},
+                                         {"autocast", &Op::autocast},
+                                         {"inference", &Op::inference}}};
 constexpr std::string_view kNoFlags = "plain";
 
 std::string dtype_text(c10::ScalarType dtype);  // "f32"

@@ -515,6 +515,9 @@ void bind_views(nb::module_& module) {
       .def_prop_ro(
           "autocast", [](const OpView& view) { return view.get().autocast; }, "Runs with the autocast of the caller.")
       .def_prop_ro(
+          "inference", [](const OpView& view) { return view.get().inference; },
+          "Runs in inference mode, also for a caller that is not in it.")
+      .def_prop_ro(
           "expected",
           [](const OpView& view) -> nb::object {
             const IValue& expected = view.get().expected;

@@ -84,7 +84,10 @@ bool is_constant_argument(const IValue& value) {
 
 Recorder* Recorder::active() { return active_recorder; }
 
-Recorder::Recorder(RecorderOptions options) : options_(std::move(options)), autocast_at_start_(autocast_bits()) {
+Recorder::Recorder(RecorderOptions options)
+    : options_(std::move(options)),
+      autocast_at_start_(autocast_bits()),
+      inference_at_start_(c10::InferenceMode::is_enabled()) {
   graph_.values.reserve(kExpectedOps);
   graph_.ops.reserve(kExpectedOps);
   known_.reserve(kExpectedOps);
@@ -428,7 +431,8 @@ graph::Op Recorder::new_op(const OperatorHandle& op, const SchemaInfo& info) {
                   {},
                   c10::GradMode::is_enabled(),
                   below_inplace_ || (!info.tracks_views && is_below_inplace()),
-                  autocast && autocast == autocast_at_start_};
+                  autocast && autocast == autocast_at_start_,
+                  c10::InferenceMode::is_enabled() && !inference_at_start_};
   if (options_.lines) noted.line = lines_.current(graph_.lines);
   return noted;
 }
@@ -457,6 +461,9 @@ void Recorder::call_as_leaf(const OperatorHandle& op, const SchemaInfo& info, Di
   graph::Op noted = new_op(op, info);
   if (!noted.autocast && has_parts(info) && autocast_bits()) {
     unsupported("a fused operator (" + info.name + ") under an autocast that the call turned on");
+  }
+  if (inference_at_start_ && !c10::InferenceMode::is_enabled()) {
+    unsupported("an operator (" + info.name + ") outside the inference mode that the call began in");
   }
   bool follows = follows_contents(info, *stack), fixed = follows && follows_fixed_contents(info, *stack);
   if (refusal_ || !check_operator(info, follows && !fixed)) return run_below(op, key, keys, stack);

@@ -201,6 +201,7 @@ class Recorder {
   std::optional<Refusal> refusal_;
   bool below_inplace_ = false;
   const uint8_t autocast_at_start_;
+  const bool inference_at_start_;
   bool had_effect_ = false;  // a recorded operator changed something that outlives a run
   bool has_drawn_ = false;
   FixedContents fixed_;

@@ -53,6 +53,7 @@ class TorchPlug final : public runtime::TensorPlug {
   CallKind classify_attribute(PyObject* tensor, PyObject* name) const override;
   bool selects_by_contents(PyObject* key) const override;
   bool is_immutable(PyTypeObject* type) const override;
+  bool is_mode(PyTypeObject* type) const override { return type == inference_mode_; }
   std::string why_not_record() const override;
   std::unique_ptr<runtime::Recording> record(std::function<void(std::string)> on_fail) const override;
   std::unique_ptr<runtime::SymbolicRecording> record_symbolic(std::function<void(std::string)> on_fail) const override;
@@ -74,6 +75,7 @@ class TorchPlug final : public runtime::TensorPlug {
 
   PyTypeObject* tensor_base_;             // torch._C.TensorBase
   PyTypeObject* script_function_;         // torch._C.ScriptFunction
+  PyTypeObject* inference_mode_;          // torch._C._InferenceMode
   PyTypeObject* variable_functions_;      // the class behind torch.add and friends
   std::vector<PyTypeObject*> immutable_;  // dtype, device, ...
   std::vector<py::Ref> held_;             // keeps the above alive
@@ -101,6 +103,15 @@ TorchPlug::TorchPlug() {
   };
   tensor_base_ = hold_type(c_module.get(), "TensorBase");
   script_function_ = hold_type(c_module.get(), "ScriptFunction");
+  inference_mode_ = hold_type(c_module.get(), "_InferenceMode");
+  for (const char* name : {"__enter__", "__exit__"}) {
+    py::Ref method = get_attribute(reinterpret_cast<PyObject*>(inference_mode_), name);
+    if (!PyInstanceMethod_Check(method.get())) continue;
+    PyObject* function = PyInstanceMethod_GET_FUNCTION(method.get());
+    if (!PyCFunction_Check(function)) continue;
+    const void* key = reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
+    functions_.emplace(key, Known{CallKind::Balanced, py::Ref::borrow(function)});
+  }
   variable_functions_ = hold_type(c_module.get(), "_VariableFunctionsClass");
   for (const char* name : {"dtype", "device", "layout", "memory_format", "Size", "finfo", "iinfo", "qscheme"}) {
     immutable_.push_back(hold_type(torch.get(), name));

@@ -63,6 +63,7 @@ struct Step {
   bool grad_mode;
   bool below_inplace;
   bool autocast;
+  bool inference;
   int32_t expected;  // in expected_: what it must return; -1 if nothing relies on that
 };
 
@@ -263,7 +264,7 @@ void Replay::flatten(const graph::Op& op, size_t index) {
   }
   max_args_ = std::max(max_args_, op.args.size());
   steps_.push_back({op.handle, static_cast<uint32_t>(args_.size()), static_cast<uint32_t>(results_.size()),
-                    op.grad_mode, op.below_inplace, op.autocast, -1});
+                    op.grad_mode, op.below_inplace, op.autocast, op.inference, -1});
   if (op.expected.isNone()) return;
   steps_.back().expected = static_cast<int32_t>(expected_.size());
   expected_.push_back(op.expected);
@@ -354,20 +355,30 @@ bool Replay::execute(Slots& slots, const Numbers& numbers) const {
   } inplace;
   bool grad_mode = c10::GradMode::is_enabled();
   bool below_inplace = inplace.before;
+  auto set_modes = [&](bool grad, bool below, bool cast) {
+    if (grad != grad_mode) c10::GradMode::set_enabled(grad_mode = grad);
+    if (below != below_inplace) {
+      c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView, below_inplace = below);
+    }
+    autocast.set(cast);
+  };
+  std::optional<c10::InferenceMode> inference;
+  bool grad_outside = grad_mode;
+  auto set_inference = [&](bool on) {
+    set_modes(inference ? false : grad_outside, inplace.before, false);  // as it found them, and leaves them
+    if (on)
+      inference.emplace(true);
+    else
+      inference.reset();
+    grad_mode = c10::GradMode::is_enabled();
+  };
   c10::Stack stack;
   stack.reserve(max_args_);
   uint32_t next_arg = 0, next_result = 0;
   for (const Step& step : steps_) {
     push_arguments(step, next_arg, slots, numbers, stack);
-    if (step.grad_mode != grad_mode) {
-      grad_mode = step.grad_mode;
-      c10::GradMode::set_enabled(grad_mode);
-    }
-    if (step.below_inplace != below_inplace) {
-      below_inplace = step.below_inplace;
-      c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView, below_inplace);
-    }
-    autocast.set(step.autocast);
+    if (step.inference != inference.has_value()) set_inference(step.inference);
+    set_modes(step.grad_mode, step.below_inplace, step.autocast);
     step.op.callBoxed(&stack);
     if (step.expected >= 0 && !graph::same_number(stack.back(), expected_[static_cast<size_t>(step.expected)])) {
       return false;

@@ -57,6 +57,7 @@ class NullPlug : public TensorPlug {
   CallKind classify_attribute(PyObject*, PyObject*) const override { return CallKind::Foreign; }
   bool selects_by_contents(PyObject*) const override { return false; }
   bool is_immutable(PyTypeObject*) const override { return false; }
+  bool is_mode(PyTypeObject*) const override { return false; }
   std::string why_not_record() const override { return ""; }
   std::unique_ptr<Recording> record(std::function<void(std::string)>) const override {
     return std::make_unique<NullRecording>();

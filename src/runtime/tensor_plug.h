@@ -180,6 +180,8 @@ class TensorPlug {
   virtual bool selects_by_contents(PyObject* key) const = 0;
   // Objects with fixed values that may be compared and baked in: dtypes, devices, layouts, memory formats, sizes.
   virtual bool is_immutable(PyTypeObject* type) const = 0;
+  // A mode as an object, whose methods turn it on and off (Balanced).
+  virtual bool is_mode(PyTypeObject* type) const = 0;
 
   // Empty if a recording may start now; otherwise why not ("a torch function mode is active").
   virtual std::string why_not_record() const = 0;

@@ -450,7 +450,8 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   }
   if (call_site_ == args && call.size() == 1 && asks_for_number(callable, args[0]) && can_cut_at_question())
     return call_unknown(callable, args, positional, keyword_names);
-  if (PyType_Check(callable) && !metaclass_calls_python(Py_TYPE(callable)))
+  bool is_mode = PyType_Check(callable) && plug_.is_mode((PyTypeObject*)callable);
+  if (is_mode || (PyType_Check(callable) && !metaclass_calls_python(Py_TYPE(callable))))
     return call_type((PyTypeObject*)callable, args, positional, keyword_names);
   if (PyObject* inner = compiled_callee(callable)) return this->call(inner, args, positional, keyword_names);
   if (is_partial(callable)) return call_partial(callable, args, positional, keyword_names);
@@ -624,7 +625,7 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
     bool python = is_python_class(type) && kind_of(type) != Kind::Tensor;
     if (python)
       before_making(type);
-    else if (!plug_.is_immutable(type))
+    else if (!plug_.is_immutable(type) && !plug_.is_mode(type))
       give_up("the call makes a " + std::string(type->tp_name) + ", which is not understood");
     guards.read_specials(type);
     if (Py_TYPE(type) != &PyType_Type) guards.read_specials(Py_TYPE(type));
@@ -653,8 +654,8 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
   if (consumes) consumer.emplace(*this);
   py::Ref result = py::Ref::steal(make_object(call));
   constructing_ = nullptr;
-  if (result && Py_TYPE(result.get()) == type && has_plain_new(type) && !plug_.is_immutable(type) &&
-      !is_tensor(result.get()))
+  bool is_new = has_plain_new(type) || plug_.is_mode(type);
+  if (result && Py_TYPE(result.get()) == type && is_new && !plug_.is_immutable(type) && !is_tensor(result.get()))
     mark_fresh(result.get());
   // reversed(list) and its like make an iterator of another type.
   if (result && Py_REFCNT(result.get()) == 1 && kind_of(Py_TYPE(result.get())) == Kind::Iterator)

@@ -69,7 +69,7 @@ def set_grad_enabled_as_a_function() -> Case:
     return switched(call, on=True)
 
 
-@left_to_python("uses a torch._C._InferenceMode", "<lambda>", "call")
+@feature()
 def inference_mode_block() -> Case:
     def call(x: Tensor, state: Any) -> Any:
         with torch.inference_mode(state.on):
@@ -78,6 +78,21 @@ def inference_mode_block() -> Case:
         return y, inside, y.is_inference(), torch.is_inference_mode_enabled()
 
     return switched(call, on=True)
+
+
+@feature()
+def autocast_inside_and_outside_of_inference_mode() -> Case:
+    def call(x: Tensor, state: Any) -> Any:
+        with torch.inference_mode():
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=state.casts):
+                a = x @ x.T
+            b = x @ x.T
+            b.view(-1).add_(1)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            c = x @ x.T
+        return a, b, c, x + 1, [t.is_inference() for t in (a, b, c)]
+
+    return switched(call, casts=True)
 
 
 @feature()
@@ -118,7 +133,7 @@ def modes_as_decorators() -> Case:
     return switched(call, all=True)
 
 
-@left_to_python("uses a torch._C._InferenceMode", "<lambda>", "inner")
+@feature()
 def inference_mode_as_a_decorator() -> Case:
     @torch.inference_mode()
     def inner(x: Tensor) -> Any:
