@@ -654,8 +654,9 @@ void Reads::find_roots(const std::vector<PyObject*>& roots) {
     if (known.insert(tensor)) tensors_.roots.push_back(py::Ref::borrow(tensor));
 }
 
-bool Reads::hold_the_last_reference() const {
-  return std::any_of(kept_.begin(), kept_.end(), [](const py::Ref& kept) { return Py_REFCNT(kept.get()) == 1; });
+bool Reads::hold_the_last_reference() {
+  return std::any_of(kept_.begin(), kept_.end(),
+                     [this](const py::Ref& kept) { return Py_REFCNT(kept.get()) == 1 && pins(kept.get()); });
 }
 
 std::vector<Read> Reads::finish(const std::vector<PyObject*>& roots, const PointerSet& changed) {

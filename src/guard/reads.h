@@ -111,8 +111,8 @@ class Reads {
   size_t size() const { return reads_.size(); }
   const std::vector<Read>& noted() const { return reads_; }
   bool is_owner(PyObject* object) const { return owners_.contains(object); }
-  // Whether something that was looked into is kept alive by the notes alone.
-  bool hold_the_last_reference() const;
+  // Whether something that a read leads to and that was looked into is kept alive by the notes alone.
+  bool hold_the_last_reference();
 
   // Ends the noting. What only the notes kept alive is forgotten: the call made it, and nobody can reach it again.
   // `roots` are kept alive by others for as long as the guards are used; the call has changed the owners in `changed`.
