@@ -105,6 +105,8 @@ PyObject* mg_lru_cache_dict(PyObject* wrapper);
 
 // ---- iterators that can be made again
 
+// Where a value of that dict has the result, if it is a link to one: an offset in bytes; else 0.
+ptrdiff_t mg_lru_cache_result(PyObject* value);
 enum { MG_ITERATOR_WORDS = 8 };
 
 // What an iterator, or a view of a dict, is about to give, apart from the objects that it refers to.

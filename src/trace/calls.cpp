@@ -46,6 +46,9 @@ bool is_lru_cache(PyObject* object) {
   return std::string_view(Py_TYPE(object)->tp_name) == "functools._lru_cache_wrapper";
 }
 
+// What it gives is what it refers to, and a guard can say so.
+bool is_plain_reference(PyObject* object) { return Py_TYPE(object) == &_PyWeakref_RefType; }
+
 bool is_partial(PyObject* object) { return std::string_view(Py_TYPE(object)->tp_name) == "functools.partial"; }
 
 // The bare name of a C function or method descriptor.
@@ -455,6 +458,12 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   if (PyObject* inner = compiled_callee(callable)) return this->call(inner, args, positional, keyword_names);
   if (is_partial(callable)) return call_partial(callable, args, positional, keyword_names);
   if (is_lru_cache(callable)) {
+  if (is_plain_reference(callable) && !call.size()) {
+    if (!is_fresh(callable)) guards.read_referent(callable);
+    PyObject* referent = call.make();
+    saw(referent);
+    return referent;
+  }
     PyObject* cache = mg_lru_cache_dict(callable);
     if (!cache) give_up("the call runs " + callable_name(callable) + ", whose cache is not understood");
     for (size_t i = 0; i < call.size(); ++i) {
@@ -468,8 +477,8 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     if (mg_dict_version(cache) != before)
       give_up("the call fills the cache of " + callable_name(callable));
     else
-      guards.read_cache(cache);
-    check_tensors_if_any(result.get());
+      guards.read_cache(cache, result.get());
+    saw(result.get());
     return result.release();
   }
   PyTypeObject* type = Py_TYPE(callable);
