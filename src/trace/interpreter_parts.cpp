@@ -368,6 +368,16 @@ void FrameRun::mark_groups(PyObject* exception) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inner); ++i) mark_groups(PyTuple_GET_ITEM(inner, i));
 }
 
+bool FrameRun::notices_errors() const {
+  const runtime::TensorPlug& plug = runtime::tensor_plug();
+  mg_handler handler{at_, 0, false};
+  for (bool ends_block; mg_find_own_handler(view_.code, handler.handler, &handler, &ends_block);) {
+    PyObject* code_or_exit = ends_block ? stack_[handler.depth - 1] : (PyObject*)view_.code;
+    if (!plug.ignores_errors(code_or_exit)) return true;
+  }
+  return false;
+}
+
 Next FrameRun::before_with() {
   static PyObject* enter_name = PyUnicode_InternFromString("__enter__");
   static PyObject* exit_name = PyUnicode_InternFromString("__exit__");

@@ -61,7 +61,7 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   if (listing) listing->take();
   std::unique_ptr<runtime::Segment> segment = recording->finish(writer_->outputs);
   if (!segment) give_up("the recording failed");
-  if (segment && !segment->rerunnable() && work_in_handler)
+  if (segment && work_in_handler && !segment->make_rerunnable())
     give_up("the call changes tensors where it also handles exceptions");
   if (!alive()) return false;
   operations_ += segment->op_count();

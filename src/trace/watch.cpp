@@ -467,8 +467,7 @@ void Watch::use_identity(PyObject* value, const char* what) {
 }
 
 void Watch::note_tensor_work() {
-  for (size_t i = 0; i < running.size() && !work_in_handler; ++i)
-    work_in_handler = mg_is_handled(running[i]->code(), running[i]->executing());
+  for (size_t i = 0; i < running.size() && !work_in_handler; ++i) work_in_handler = running[i]->notices_errors();
 }
 
 void Watch::check_tensors(PyObject* result, const What& what) {

@@ -264,7 +264,7 @@ class Watch {
   // How many frames were running when C code was entered that looks at what Python code hands to it.
   size_t consumer_depth = SIZE_MAX;
   std::vector<PyObject*> open_generators;  // suspended where being dropped would run more of their code
-  bool work_in_handler = false;            // tensor work was done where an exception would have been handled
+  bool work_in_handler = false;            // tensor work was done where the program would notice an operator's error
 
  private:
   friend class CallModel;
