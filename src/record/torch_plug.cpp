@@ -232,7 +232,8 @@ CallKind TorchPlug::classify_c_function(PyObject* callable) const {
 constexpr string_view kRefusedInScripts[] = {
     "prim::Print", "aten::warn", "prim::RaiseException", "prim::PythonOp", "prim::IgnoredPythonOp", "^",
     // values and memory without an operator
-    "prim::tolist", "prim::data", "aten::data", "aten::storage_offset", "aten::set_(", "::_version", "::output_nr",
+    "prim::tolist", "aten::tensor(", "aten::as_tensor(", "prim::data", "aten::data", "aten::storage_offset",
+    "aten::set_(", "::_version", "::output_nr",
     // generators
     "aten::manual_seed", "aten::seed", "aten::initial_seed",
     // other threads
@@ -283,7 +284,6 @@ CallKind TorchPlug::classify_attribute(PyObject* tensor, PyObject* name) const {
   return kind;
 }
 
-bool TorchPlug::selects_by_contents(PyObject* key) const {
 // ---- handlers
 
 // At the end of these blocks grad mode and autocast are put back, which a replay keeps by itself, and the cache of
@@ -319,6 +319,7 @@ bool TorchPlug::ignores_errors(PyObject* handler) const {
   return std::find(harmless_.begin(), harmless_.end(), std::pair(type, handler)) != harmless_.end();
 }
 
+bool TorchPlug::selects_by_contents(PyObject* key) const {
   if (PyTuple_CheckExact(key) || PyList_CheckExact(key)) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(key); ++i) {
       if (selects_by_contents(PySequence_Fast_GET_ITEM(key, i))) return true;

@@ -134,6 +134,7 @@ class FrameRun {
   // An effect that was noted after `before` others was made, or failed.
   Next made(bool success, size_t before);
   Next store_attribute(PyObject* name);
+  Next store_on_tensor(PyObject* name);
   Next store_item();
 
   // A key of a new set or dict: its __hash__ and __eq__ matter, and what it holds.

@@ -398,7 +398,7 @@ Next FrameRun::before_with() {
   py::Ref owned = py::Ref::steal(manager);
   watch_.handover = {};
   watch_.handover.expect(enter.get());
-  PyObject* result = watch_.call(enter.get(), nullptr, 0, nullptr);
+  PyObject* result = watch_.enter_block(enter.get(), sp_);
   NodeId node = std::exchange(watch_.handover, {}).returned;
   if (!result) return Next::Error;
   push(result, node);

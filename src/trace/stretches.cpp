@@ -181,7 +181,8 @@ void Watch::make_opaque(bool is_question) {
 
 // Of the locals and the stack of a frame, those that the instruction which runs something unknown leaves there.
 size_t Watch::slots_kept(const FrameRun& frame, How how) const {
-  return how == How::Again && &frame == running.back() ? frame.size() - 1 : size_without_operands(frame);
+  if (&frame != running.back()) return size_without_operands(frame);
+  return how == How::Again ? frame.size() - 1 : how == How::Entered ? frame.size() : size_without_operands(frame);
 }
 
 // Unknown code may get objects at the addresses of those that the call made and dropped.
@@ -216,7 +217,7 @@ void Watch::describe_frames(program::Exit* exit, uint32_t result, How how) {
     program::FrameState state{
         writer_->value({frame.function()}), {py::Ref::borrow((PyObject*)frame.code()), index}, {}};
     for (size_t slot = 0; slot < count; ++slot) state.slots.push_back(writer_->value_at_exit(frame.value(slot), exit));
-    if (behind) state.slots.push_back(result);
+    if (behind && how != How::Stored) state.slots.push_back(result);
     if (frame.generator()) state.generator = writer_->value_at_exit({frame.generator()}, exit);
     exit->frames.push_back(std::move(state));
   }
@@ -262,7 +263,8 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   auto cut = std::make_unique<program::Cut>();
   writer_->write_effects();
   writer_->hold_arguments();
-  cut->callable = how == How::Called ? writer_->value({callable}) : writer_->constant(callable);
+  bool is_own = how != How::Called && how != How::Entered;
+  cut->callable = is_own ? writer_->constant(callable) : writer_->value({callable});
   const FrameRun& innermost = *running.back();  // `args` are on its stack
   for (size_t i = 0; i < count; ++i) cut->arguments.push_back(writer_->value(innermost.value_at(args + i)));
   cut->keyword_names = py::Ref::borrow(keyword_names);
