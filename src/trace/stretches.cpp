@@ -187,7 +187,7 @@ size_t Watch::slots_kept(const FrameRun& frame, How how) const {
 
 // Unknown code may get objects at the addresses of those that the call made and dropped.
 void Watch::forget_dead() {
-  guard::PointerSet living, seen;
+  guard::PointerSet living, seen, attributes;  // of new objects, in dicts that nobody has marked
   std::vector<PyObject*> open;
   for (FrameRun* frame : running)
     for (size_t i = 0; i < frame->size(); ++i)
@@ -196,9 +196,13 @@ void Watch::forget_dead() {
     PyObject* next = open.back();
     open.pop_back();
     bool is_fresh = fresh_.contains(next);
-    if (!is_fresh && !PyTuple_Check(next) && !PyMethod_Check(next)) continue;
+    if (!is_fresh && !PyTuple_Check(next) && !PyMethod_Check(next) && !attributes.contains(next)) continue;
     if (is_fresh) living.insert(next);
+    size_t first = open.size();
     if (Py_TYPE(next)->tp_traverse && seen.insert(next)) Py_TYPE(next)->tp_traverse(next, add_part, &open);
+    bool has_attributes = is_fresh && kind_of(Py_TYPE(next)) == Kind::Instance;
+    for (; has_attributes && first < open.size(); ++first)
+      if (PyDict_CheckExact(open[first])) attributes.insert(open[first]);
   }
   fresh_ = std::move(living);
 }

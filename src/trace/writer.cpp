@@ -297,10 +297,6 @@ uint32_t Writer::tensor(PyObject* value) {
   std::string why = runtime::tensor_plug().why_not_plain(value);
   if (!why.empty()) return refuse(why);
   if (!watch_.recording->knows(value)) return refuse("a tensor that no recorded operation made");
-  if (watch_.guards.has_state_tensor(value) && watch_.guards.pins(value)) {
-    tensors.emplace_back(value, older(value));
-    return tensors.back().second;
-  }
   outputs.push_back({value});
   uint32_t result = in_program(value, Op::Output, static_cast<uint32_t>(outputs.size() - 1));
   tensors.emplace_back(value, result);

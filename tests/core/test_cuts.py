@@ -62,6 +62,14 @@ CASES = {
     ),
     "new_object_is_passed": Case("def f():\n  c = C()\n  c.x = [1]\n  box.put(c)\n  return c", 1),
     "new_object_is_not_passed": Case("def f():\n  c = C()\n  c.x = 1\n  box.put(2)\n  c.x += 1\n  return c.x", 1),
+    "new_object_whose_dict_was_seen": Case(
+        "def f():\n  c = C()\n  vars(c)['d'] = {}\n  box.put(1)\n  c.d['a'] = [2]\n  box.put(3)\n  return c.d, vars(c)['d']['a']",
+        2,
+    ),
+    "new_dict_in_an_attribute": Case(
+        "def f():\n  c = C()\n  c.d = {}\n  c.__dict__\n  for i in (1, 2):\n    c.d[i] = [i]\n    box.put(i)\n  return c.d",
+        2,
+    ),
     "older_list_is_passed": Case("def f():\n  box.put(o.items)\n  return len(o.items)", 1),
     "in_a_callee": Case("def g(a, b=5):\n  x = a + b\n  box.put(x)\n  return x * 2\ndef f(): return g(o.n), 3", 1),
     "in_two_callees": Case(
