@@ -1,7 +1,9 @@
 """Sizes and numbers that change from call to call: static first, open from the second capture on."""
 
+import functools
 import math
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -227,6 +229,38 @@ def test_sizes_behind_a_cut():
         return y + x.shape[0], total, y.shape[0] + 1
 
     assert captures_of(fn, [(torch.rand(n, 4),) for n in SIZES]) <= 4
+
+
+def looks_at_tensors(x):
+    """Where C code that is not torch's looks at tensors, sizes cannot stay open."""
+    y = x + 1
+    if (x > 0).all():
+        y = y * 2
+    return functools.reduce(operator.add, [y, y, y])
+
+
+def test_a_part_for_all_sizes_does_not_keep_whole_forms_from_running():
+    compiled = magneto.compile(looks_at_tensors)
+    stats = magneto.counters["stats"]
+    for size in (3, 3, 3, 5, 5, 3, 5):
+        same(compiled(torch.ones(size)), looks_at_tensors(torch.ones(size)))
+    before = stats["hits"], stats["captures"], stats["exits"]
+    for size in (3, 5, 3, 5):
+        same(compiled(torch.ones(size)), looks_at_tensors(torch.ones(size)))
+    assert (stats["hits"], stats["captures"], stats["exits"]) == (before[0] + 4, before[1], before[2])
+
+
+def test_a_part_for_all_sizes_is_kept_where_no_form_is_whole():
+    def f(x):
+        y = x + 1
+        z = y.sum().item()
+        sys._getframe()  # ends the watch
+        return y * z
+
+    compiled = magneto.compile(f)
+    for size in (3, 3, 5, 7):
+        same(compiled(torch.ones(size)), f(torch.ones(size)))
+    assert len(compiled.variants()) == 2
 
 
 def test_data_is_never_baked_in():

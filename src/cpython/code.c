@@ -92,15 +92,24 @@ bool mg_find_handler(PyCodeObject* code, int index, mg_handler* found) {
   return false;
 }
 
-bool mg_is_handled(PyCodeObject* code, int index) {
+bool mg_find_own_handler(PyCodeObject* code, int index, mg_handler* found, bool* ends_block) {
   const mg_instruction* decoded = mg_decoded(code);
+  *ends_block = false;
   if (!decoded) return PyErr_Clear(), true;
-  mg_handler found;
-  for (int around = 0; around < CO_MAXBLOCKS; ++around, index = found.handler) {
-    if (!mg_find_handler(code, index, &found)) return false;
-    if (decoded[found.handler].opcode == PUSH_EXC_INFO) return true;
+  for (int around = 0; around < CO_MAXBLOCKS; ++around, index = found->handler) {
+    if (!mg_find_handler(code, index, found)) return false;
+    const mg_instruction* first = &decoded[found->handler];
+    if (first->opcode != PUSH_EXC_INFO) continue;
+    *ends_block = decoded[first->next].opcode == WITH_EXCEPT_START;
+    return true;
   }
   return true;
+}
+
+bool mg_is_handled(PyCodeObject* code, int index) {
+  mg_handler found;
+  bool ends_block;
+  return mg_find_own_handler(code, index, &found, &ends_block);
 }
 
 void mg_handlers(PyCodeObject* code, mg_handler* handlers) {

@@ -40,8 +40,11 @@ typedef struct {
 
 // The innermost handler that covers the instruction at `index`.
 bool mg_find_handler(PyCodeObject* code, int index, mg_handler* found);
-// Whether the program itself handles what the instruction raises. Handlers do not count that the compiler adds to put
-// things back: around a generator, a comprehension, or the body of another handler.
+// The innermost handler of the program itself for what the instruction at `index` raises; from its place one gets to
+// the handler around it. Those do not count that the compiler adds to put things back: around a generator, a
+// comprehension, or the body of another handler. `ends_block`: it calls the __exit__ of a `with` block, which is the
+// last of the stack entries that survive.
+bool mg_find_own_handler(PyCodeObject* code, int index, mg_handler* found, bool* ends_block);
 bool mg_is_handled(PyCodeObject* code, int index);
 // The innermost handler for every code unit at once; `handler` is -1 where there is none.
 void mg_handlers(PyCodeObject* code, mg_handler* handlers);
@@ -102,6 +105,8 @@ bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyOb
 bool mg_has_type_parameters(PyFunctionObject* function);
 // The dict behind a functools.lru_cache wrapper; NULL if it is not where it is expected.
 PyObject* mg_lru_cache_dict(PyObject* wrapper);
+// Where a value of that dict has the result, if it is a link to one: an offset in bytes; else 0.
+ptrdiff_t mg_lru_cache_result(PyObject* value);
 
 // ---- iterators that can be made again
 

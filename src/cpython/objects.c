@@ -280,6 +280,17 @@ PyObject* mg_lru_cache_dict(PyObject* wrapper) {
   return as_expected && lru->cache && PyDict_CheckExact(lru->cache) ? lru->cache : NULL;
 }
 
+ptrdiff_t mg_lru_cache_result(PyObject* value) {
+  struct link {
+    PyObject_HEAD
+    void *previous, *next;
+    Py_hash_t hash;
+    PyObject *key, *result;
+  };
+  bool is_link = strcmp(Py_TYPE(value)->tp_name, "functools._lru_list_elem") == 0;
+  return is_link ? (ptrdiff_t)offsetof(struct link, result) : 0;
+}
+
 bool mg_has_type_parameters(PyFunctionObject* function) {
 #if PY_VERSION_HEX >= 0x030c0000
   return function->func_typeparams != NULL;

@@ -254,6 +254,13 @@ void note_capture(Forms& forms, Capture& captured, const Variant* base) {
   if (!captured.reason.empty()) note_failure(forms, captured.reason, captured.where);
 }
 
+// What is left of a call that could not be watched to its end would serve calls of all sizes, and none of them to their
+// end, although fixed sizes go further, for all that is known.
+bool opened_in_vain(const Forms& forms, const Capture& captured) {
+  bool is_part = captured.variant && captured.result && !captured.reason.empty();
+  return is_part && captured.was_open && !forms.failures.count(with_place(captured.reason, captured.where));
+}
+
 // Watches this call. `base`: a variant that fits, but could not finish an earlier call.
 PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> base) {
   ++forms.captures;
@@ -262,6 +269,7 @@ PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> ba
   std::vector<guard::Opening> open = base ? std::vector<guard::Opening>() : what_to_open(forms, call);
   Capture captured =
       capture(call, forms.wishes->whole, base.get(), arguments_of(forms, call, std::move(open)), forms.open_keys);
+  if (opened_in_vain(forms, captured)) captured.variant.reset();
   if (base) base->captures_in_vain = captured.added ? 0 : base->captures_in_vain + 1;
   std::shared_ptr<Variant> filled = captured.variant ? captured.variant : captured.added ? base : nullptr;
   if (filled) filled->depth = std::max(filled->depth, captured.depth);

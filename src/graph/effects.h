@@ -6,5 +6,7 @@ namespace magneto::graph {
 
 // Whether it writes arguments that its schema does not mark, as batch norm does while it trains.
 bool writes_unmarked(const Op& op);
+// Whether it draws random numbers.
+bool draws(const Op& op);
 
 }  // namespace magneto::graph

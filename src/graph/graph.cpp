@@ -34,13 +34,13 @@ const c10::IValue* find_argument(const Op& op, std::string_view name) {
   return nullptr;
 }
 
+}  // namespace
+
 bool draws(const Op& op) {
   if (!op.info->random) return false;
   const c10::IValue* chance = find_argument(op, "dropout_p");  // of fused attention
   return !(chance && chance->isDouble() && chance->toDouble() == 0.0);
 }
-
-}  // namespace
 
 bool writes_unmarked(const Op& op) {
   if (!op.info->hidden_writes) return false;

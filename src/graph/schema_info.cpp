@@ -92,8 +92,8 @@ const std::unordered_set<string_view>& never_raising() {
       "aten::new_zeros", "aten::new_ones", "aten::new_full", "aten::arange", "aten::linspace", "aten::logspace",
       "aten::eye", "aten::scalar_tensor", "aten::tril_indices", "aten::triu_indices", "aten::fill",
       // copies and rearrangements
-      "aten::clone", "aten::_to_copy", "aten::lift_fresh", "aten::lift", "aten::detach", "aten::alias", "aten::cat",
-      "aten::stack", "aten::repeat", "aten::roll", "aten::flip", "aten::tril", "aten::triu", "aten::copy",
+      "aten::zero", "aten::clone", "aten::_to_copy", "aten::lift_fresh", "aten::lift", "aten::detach", "aten::alias",
+      "aten::cat", "aten::stack", "aten::repeat", "aten::roll", "aten::flip", "aten::tril", "aten::triu", "aten::copy",
       "aten::constant_pad_nd", "aten::reflection_pad1d", "aten::reflection_pad2d", "aten::replication_pad1d",
       "aten::replication_pad2d", "aten::unsafe_chunk", "aten::unsafe_split", "aten::unsafe_split_with_sizes",
       "aten::_unsafe_view", "aten::pixel_shuffle", "aten::pixel_unshuffle", "aten::upsample_nearest2d",
@@ -113,7 +113,12 @@ const std::unordered_set<string_view>& never_raising() {
       // normalisation and pooling
       "aten::native_layer_norm", "aten::native_group_norm", "aten::_fused_rms_norm", "aten::avg_pool1d",
       "aten::avg_pool2d", "aten::avg_pool3d", "aten::_adaptive_avg_pool2d", "aten::adaptive_max_pool2d",
-      "aten::max_pool1d", "aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices"};
+      "aten::max_pool1d", "aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices", "aten::native_batch_norm",
+      "aten::cudnn_batch_norm",
+      // random numbers of a fixed distribution
+      "aten::rand", "aten::randn", "aten::randint", "aten::randperm", "aten::rand_like", "aten::randn_like",
+      "aten::randint_like", "aten::uniform", "aten::normal_", "aten::random", "aten::exponential",
+      "aten::native_dropout"};
   return names;
 }
 
@@ -121,7 +126,10 @@ const std::unordered_set<string_view>& never_raising() {
 bool never_raises(const c10::OperatorHandle& op, string_view base, const SchemaInfo& info) {
   if (base == "aten::as_strided") return false;  // the memory behind its argument may be smaller
   if (base == "aten::mvlgamma") return false;    // elementwise, but has a range
-  return info.returns_view || info.allocates || op.hasTag(at::Tag::pointwise) || never_raising().count(base) != 0;
+  if (info.name == "aten::bernoulli_.float" || base.starts_with("aten::_foreach_")) return true;
+  string_view functional = base.substr(0, base.size() - base.ends_with('_'));  // of an operator that works in place
+  return info.returns_view || info.allocates || op.hasTag(at::Tag::pointwise) || never_raising().count(base) != 0 ||
+         never_raising().count(functional) != 0;
 }
 
 constexpr std::array<string_view, 5> kResizers = {"aten::resize_", "aten::resize_as_", "aten::_resize_output_",

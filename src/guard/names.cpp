@@ -97,6 +97,7 @@ std::string Names::place(const Read& read, int depth) const {
     case Access::Field:
       if (is_named(&read, "cell_contents")) return cell_name(read, depth);
       if (PyTuple_Check(read.owner)) return name_of(read.owner, depth) + "[" + std::to_string(tuple_index(read)) + "]";
+      if (read.label == kReferent) return name_of(read.owner, depth) + kReferent;
       return name_of(read.owner, depth) + "." + read.label;
     case Access::Getter: return name_of(read.owner, depth) + "." + py::text(((PyDescrObject*)read.key.get())->d_name);
     case Access::Context: return "a context variable";

@@ -448,11 +448,19 @@ void Reads::read_items(PyObject* dict) {
     if (py::Ref order = keys_in_order(dict)) add_contents(Access::Order, dict, list_contents(order.get()));
 }
 
-void Reads::read_cache(PyObject* dict) {
-  if (!whole_.insert(dict)) return;
-  auto contents = dict_contents(dict);
-  for (PyObject* item : contents->items) contents->held.push_back(py::Ref::borrow(item));
-  add_contents(Access::Items, dict, std::move(contents));
+void Reads::read_cache(PyObject* dict, PyObject* found) {
+  if (whole_.insert(dict)) {
+    auto contents = dict_contents(dict);
+    for (PyObject* item : contents->items) contents->held.push_back(py::Ref::borrow(item));
+    add_contents(Access::Items, dict, std::move(contents));
+  }
+  // A cache of limited size keeps results in links, which it uses again for other results.
+  Py_ssize_t position = 0;
+  PyObject *key, *link;
+  while (PyDict_Next(dict, &position, &key, &link)) {
+    ptrdiff_t place = mg_lru_cache_result(link);
+    if (place && field(link, place) == found && pairs_.insert(link, found)) add_field(link, place, "result");
+  }
 }
 
 void Reads::read_list(PyObject* list) {
@@ -571,6 +579,10 @@ void Reads::read_version(PyTypeObject* type) {
 
 void Reads::read_reference(PyObject* reference) { add_number(reference, offsetof(PyWeakReference, wr_object)); }
 
+void Reads::read_referent(PyObject* reference) {
+  if (pairs_.insert(reference, reference)) add_field(reference, offsetof(PyWeakReference, wr_object), kReferent);
+}
+
 bool Reads::read_root(PyObject* root) {
   bool hold = must_hold(root);
   add_type(root);
@@ -654,8 +666,9 @@ void Reads::find_roots(const std::vector<PyObject*>& roots) {
     if (known.insert(tensor)) tensors_.roots.push_back(py::Ref::borrow(tensor));
 }
 
-bool Reads::hold_the_last_reference() const {
-  return std::any_of(kept_.begin(), kept_.end(), [](const py::Ref& kept) { return Py_REFCNT(kept.get()) == 1; });
+bool Reads::hold_the_last_reference() {
+  return std::any_of(kept_.begin(), kept_.end(),
+                     [this](const py::Ref& kept) { return Py_REFCNT(kept.get()) == 1 && pins(kept.get()); });
 }
 
 std::vector<Read> Reads::finish(const std::vector<PyObject*>& roots, const PointerSet& changed) {

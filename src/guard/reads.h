@@ -31,6 +31,8 @@ enum class Access : uint8_t {
   RecursionLimit,  // sys.getrecursionlimit()
 };
 
+constexpr const char* kReferent = "()";  // the label of the Field of a weak reference
+
 // What a read found, if that is more than one value.
 struct Contents {
   std::vector<PyObject*> items;    // borrowed: who holds them is checked first
@@ -84,7 +86,7 @@ class Reads {
   bool read_key(PyObject* dict, PyObject* key);  // `key` is an atom, and looking it up runs no Python code now
   bool read_key(PyObject* dict, PyObject* key, PyObject* value);  // that find_key found, or null
   void read_items(PyObject* dict);
-  void read_cache(PyObject* dict);  // whose values are looked into by C code; these are kept alive
+  void read_cache(PyObject* dict, PyObject* found);  // of functools.lru_cache, which found this in it
   void read_list(PyObject* list);
   void read_set(PyObject* set);
   void read_cell(PyObject* cell, PyObject* value);  // that it held, or null
@@ -100,6 +102,7 @@ class Reads {
   void read_length(PyObject* container);     // of a list, tuple, dict or set
   void read_version(PyTypeObject* type);     // any change of the class or its bases
   void read_reference(PyObject* reference);  // which object a weak reference leads to
+  void read_referent(PyObject* reference);   // the same, and there it is: as long as that is so, it lives
   // What a root of the call is made of, if that cannot change. Whether the root must be held for it.
   bool read_root(PyObject* root);
   void add_state_tensor(PyObject* tensor);
@@ -111,8 +114,8 @@ class Reads {
   size_t size() const { return reads_.size(); }
   const std::vector<Read>& noted() const { return reads_; }
   bool is_owner(PyObject* object) const { return owners_.contains(object); }
-  // Whether something that was looked into is kept alive by the notes alone.
-  bool hold_the_last_reference() const;
+  // Whether something that a read leads to and that was looked into is kept alive by the notes alone.
+  bool hold_the_last_reference();
 
   // Ends the noting. What only the notes kept alive is forgotten: the call made it, and nobody can reach it again.
   // `roots` are kept alive by others for as long as the guards are used; the call has changed the owners in `changed`.

@@ -1,6 +1,9 @@
 // Torch behind the interface runtime::TensorPlug.
 #include "record/torch_plug.h"
 
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -51,6 +54,10 @@ class TorchPlug final : public runtime::TensorPlug {
   std::string why_not_plain(PyObject* tensor) const override { return record::why_not_plain(tensor); }
   CallKind classify_call(PyObject* callable) const override;
   CallKind classify_attribute(PyObject* tensor, PyObject* name) const override;
+  bool only_calls(PyObject* callable, PyObject* const* args, size_t count) const override;
+  bool is_call_context(PyObject* object) const override { return PyObject_TypeCheck(object, function_base_); }
+  bool may_be_set(PyObject* name) const override;
+  bool ignores_errors(PyObject* handler) const override;
   bool selects_by_contents(PyObject* key) const override;
   bool is_immutable(PyTypeObject* type) const override;
   bool is_mode(PyTypeObject* type) const override { return type == inference_mode_; }
@@ -66,6 +73,7 @@ class TorchPlug final : public runtime::TensorPlug {
   std::unique_ptr<runtime::GlobalState> whole_state() const override { return snapshot_whole_state(); }
 
  private:
+  void find_harmless_handlers(PyObject* torch);
   CallKind classify_c_function(PyObject* callable) const;
   CallKind classify_new_c_function(PyObject* callable) const;
   CallKind classify_script_function(PyObject* callable) const;
@@ -76,10 +84,14 @@ class TorchPlug final : public runtime::TensorPlug {
   PyTypeObject* tensor_base_;             // torch._C.TensorBase
   PyTypeObject* script_function_;         // torch._C.ScriptFunction
   PyTypeObject* inference_mode_;          // torch._C._InferenceMode
+  PyTypeObject* function_base_;           // torch._C._FunctionBase
+  py::Ref apply_;                         // its method
   PyTypeObject* variable_functions_;      // the class behind torch.add and friends
   std::vector<PyTypeObject*> immutable_;  // dtype, device, ...
-  std::vector<py::Ref> held_;             // keeps the above alive
-  std::string why_never_;                 // why nothing can be recorded in this process
+  // Classes whose objects guard a `with` block, with the code of their __exit__; or null, with code that has handlers.
+  std::vector<std::pair<PyTypeObject*, PyObject*>> harmless_;
+  std::vector<py::Ref> held_;  // keeps the above alive
+  std::string why_never_;      // why nothing can be recorded in this process
 
   struct Known {
     CallKind kind;
@@ -112,7 +124,10 @@ TorchPlug::TorchPlug() {
     const void* key = reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
     functions_.emplace(key, Known{CallKind::Balanced, py::Ref::borrow(function)});
   }
+  function_base_ = hold_type(c_module.get(), "_FunctionBase");
+  apply_ = get_attribute(held_.back().get(), "apply");
   variable_functions_ = hold_type(c_module.get(), "_VariableFunctionsClass");
+  find_harmless_handlers(torch.get());
   for (const char* name : {"dtype", "device", "layout", "memory_format", "Size", "finfo", "iinfo", "qscheme"}) {
     immutable_.push_back(hold_type(torch.get(), name));
   }
@@ -154,6 +169,22 @@ CallKind TorchPlug::classify_descriptor(PyObject* descriptor) const {
     if (owner == immutable) return CallKind::Query;
   }
   return is_torch_type(owner) ? CallKind::Refused : CallKind::Foreign;
+}
+
+// Without gradients it makes a context, calls forward(context, ...) and lets an argument that is returned look new.
+bool TorchPlug::only_calls(PyObject* callable, PyObject* const* args, size_t count) const {
+  if (!PyCFunction_Check(callable) || !PyCFunction_Check(apply_.get())) return false;
+  if (((PyCFunctionObject*)callable)->m_ml != ((PyCFunctionObject*)apply_.get())->m_ml) return false;
+  return !c10::GradMode::is_enabled() || std::none_of(args, args + count, [this](PyObject* arg) {
+    return is_tensor(arg) && runtime::unpack_tensor(arg).requires_grad();
+  });
+}
+
+// Tensors that it says it has changed would get another history.
+bool TorchPlug::may_be_set(PyObject* name) const {
+  string_view text = text_of(name);
+  return text == "to_save" || text == "saved_for_forward" || text == "non_differentiable" ||
+         text == "materialize_grads";
 }
 
 // The module that a C function says it belongs to, or that it is bound to.
@@ -212,7 +243,8 @@ CallKind TorchPlug::classify_c_function(PyObject* callable) const {
 constexpr string_view kRefusedInScripts[] = {
     "prim::Print", "aten::warn", "prim::RaiseException", "prim::PythonOp", "prim::IgnoredPythonOp", "^",
     // values and memory without an operator
-    "prim::tolist", "prim::data", "aten::data", "aten::storage_offset", "aten::set_(", "::_version", "::output_nr",
+    "prim::tolist", "aten::tensor(", "aten::as_tensor(", "prim::data", "aten::data", "aten::storage_offset",
+    "aten::set_(", "::_version", "::output_nr",
     // generators
     "aten::manual_seed", "aten::seed", "aten::initial_seed",
     // other threads
@@ -261,6 +293,41 @@ CallKind TorchPlug::classify_attribute(PyObject* tensor, PyObject* name) const {
   }
   if (PyUnicode_CHECK_INTERNED(name)) attributes_.emplace(name, Known{kind, py::Ref::borrow(name)});
   return kind;
+}
+
+// ---- handlers
+
+// At the end of these blocks grad mode and autocast are put back, which a replay keeps by itself, and the cache of
+// casts is emptied, which it does not fill. Operators of tensors (1 - x) turn a TypeError into NotImplemented: that is
+// for operands of a wrong type, which depends on nothing that the guards leave open.
+void TorchPlug::find_harmless_handlers(PyObject* torch) {
+  auto add = [&](PyObject* type, const py::Ref& function) {
+    py::Ref code = py::Ref::steal(function ? PyObject_GetAttrString(function.get(), "__code__") : nullptr);
+    PyErr_Clear();
+    if (!code) return;
+    harmless_.emplace_back(reinterpret_cast<PyTypeObject*>(type), code.get());
+    held_.push_back(std::move(code));
+    if (type) held_.push_back(py::Ref::borrow(type));
+  };
+  for (const char* name : {"no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "autocast"}) {
+    py::Ref type = py::Ref::steal(PyObject_GetAttrString(torch, name));
+    if (type && PyType_Check(type.get()))
+      add(type.get(), py::Ref::steal(PyObject_GetAttrString(type.get(), "__exit__")));
+    PyErr_Clear();
+  }
+  for (const char* name : {"__rsub__", "__rdiv__"})
+    add(nullptr, py::Ref::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(tensor_type), name)));
+}
+
+bool TorchPlug::ignores_errors(PyObject* handler) const {
+  PyTypeObject* type = nullptr;
+  if (PyMethod_Check(handler)) {
+    type = Py_TYPE(PyMethod_GET_SELF(handler));
+    handler = PyMethod_GET_FUNCTION(handler);
+    if (!PyFunction_Check(handler)) return false;
+    handler = PyFunction_GET_CODE(handler);
+  }
+  return std::find(harmless_.begin(), harmless_.end(), std::pair(type, handler)) != harmless_.end();
 }
 
 bool TorchPlug::selects_by_contents(PyObject* key) const {

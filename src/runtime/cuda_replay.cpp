@@ -3,7 +3,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/enum_tag.h>
-#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
@@ -20,6 +19,7 @@
 #include "runtime/config.h"
 #include "runtime/cuda_graph.h"
 #include "runtime/log.h"
+#include "runtime/raw_tensors.h"
 #include "runtime/state.h"
 #include "runtime/torch_python.h"
 
@@ -153,102 +153,6 @@ std::optional<c10::Device> find_gpu(const graph::Graph& graph) {
   return std::nullopt;
 }
 
-// ---- tensors over given memory
-
-uint32_t version_of(const at::Tensor& tensor) {
-  const auto& counter = tensor.unsafeGetTensorImpl()->version_counter();
-  return counter.enabled() ? static_cast<uint32_t>(counter.current_version()) : 0;
-}
-
-void set_version(const at::Tensor& tensor, uint32_t version) {
-  c10::VariableVersion counter = tensor.unsafeGetTensorImpl()->version_counter();
-  if (counter.enabled()) counter.set_version(version);
-}
-
-void bump(const at::Tensor& tensor, uint32_t times) {
-  for (; times > 0; --times) tensor.unsafeGetTensorImpl()->bump_version();
-}
-
-// All that a run needs to make such a tensor again.
-struct Look {
-  explicit Look(const at::Tensor& tensor)
-      : keys(tensor.key_set()),
-        dtype(tensor.dtype()),
-        sizes(tensor.sizes()),
-        strides(tensor.strides()),
-        offset(tensor.storage_offset()),
-        version(version_of(tensor)) {}
-
-  c10::DispatchKeySet keys;
-  caffe2::TypeMeta dtype;
-  c10::SmallVector<int64_t, 4> sizes;
-  c10::SmallVector<int64_t, 4> strides;
-  int64_t offset;
-  uint32_t version;
-};
-
-// Without a dispatched operator, and so without one that a mode or autograd would see.
-at::Tensor tensor_over(const c10::Storage& storage, const Look& look) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), look.keys, look.dtype);
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(look.sizes, look.strides, look.offset);
-  bump(tensor, look.version);
-  return tensor;
-}
-
-at::Tensor flat_over(const at::Tensor& tensor, caffe2::TypeMeta dtype, int64_t length, int64_t offset) {
-  auto all = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()), tensor.key_set(), dtype);
-  const int64_t stride = 1;
-  all.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(length), c10::IntArrayRef(stride), offset);
-  return all;
-}
-
-int64_t span(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  int64_t last = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] == 0) return 0;
-    last += (sizes[i] - 1) * strides[i];
-  }
-  return last + 1;
-}
-
-// From the first to the last element as they lie in memory, whatever the strides.
-at::Tensor flat(const at::Tensor& tensor) {
-  return flat_over(tensor, tensor.dtype(), span(tensor.sizes(), tensor.strides()), tensor.storage_offset());
-}
-
-// All of its memory, in units as large as its size allows.
-at::Tensor whole_memory(const at::Tensor& tensor) {
-  auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
-  auto type = bytes % 8 == 0 ? at::kLong : bytes % 4 == 0 ? at::kInt : at::kByte;
-  int64_t length = bytes / static_cast<int64_t>(c10::elementSize(type));
-  return flat_over(tensor, c10::scalarTypeToTypeMeta(type), length, 0);
-}
-
-// One kernel for each type.
-void copy_all(std::vector<at::Tensor>& targets, const std::vector<at::Tensor>& sources) {
-  std::vector<at::Tensor> to, from;
-  std::vector<bool> done(targets.size(), false);
-  for (size_t i = 0; i < targets.size(); ++i) {
-    if (done[i]) continue;
-    to.clear();
-    from.clear();
-    for (size_t k = i; k < targets.size(); ++k) {
-      if (targets[k].scalar_type() != targets[i].scalar_type()) continue;
-      done[k] = true;
-      if (targets[k].numel() == 0) continue;
-      to.push_back(targets[k]);
-      from.push_back(sources[k]);
-    }
-    if (to.size() == 1) {
-      to[0].copy_(from[0], /*non_blocking=*/true);
-    } else if (!to.empty()) {
-      at::_foreach_copy_(to, from, /*non_blocking=*/true);
-    }
-  }
-}
-
-bool share_memory(const at::Tensor& a, const at::Tensor& b) { return a.storage().is_alias_of(b.storage()); }
-
 // What kernels are chosen by, beside their arguments. The boxed replay's kernels ask each time.
 using Settings = std::array<uint8_t, 12>;
 Settings kernel_settings() {
@@ -305,6 +209,7 @@ class CudaReplay final : public Segment {
 
   bool run(PyObject* const* inputs, PyObject** outputs) override;
   bool rerunnable() const override { return boxed_->rerunnable(); }
+  bool make_rerunnable() override { return boxed_->make_rerunnable(); }
   size_t output_count() const override { return boxed_->output_count(); }
   size_t op_count() const override { return boxed_->op_count(); }
   std::string text() const override { return boxed_->text(); }
@@ -331,7 +236,7 @@ class CudaReplay final : public Segment {
   bool launch(Capture& capture, PyObject* const* inputs, PyObject** outputs);
   void copy_in(Capture& capture, PyObject* const* inputs);
   void copy_back(const Capture& capture, PyObject* const* inputs);
-  std::vector<at::Tensor> copy_out(const Capture& capture);
+  std::vector<at::Tensor> make_room(const Capture& capture);
   bool give(const Capture& capture, const std::vector<at::Tensor>& fresh, PyObject* const* inputs, PyObject** outputs);
 
   const std::unique_ptr<Segment> boxed_;
@@ -564,11 +469,10 @@ void CudaReplay::copy_back(const Capture& capture, PyObject* const* inputs) {
   }
 }
 
-std::vector<at::Tensor> CudaReplay::copy_out(const Capture& capture) {
-  if (!config().cuda_graph_copies) return capture.memories;
+// For fresh results; where it is short, a launch fails before it has changed anything.
+std::vector<at::Tensor> CudaReplay::make_room(const Capture& capture) {
   std::vector<at::Tensor> fresh;
   for (const at::Tensor& memory : capture.memories) fresh.push_back(at::empty(memory.sizes(), memory.options()));
-  copy_all(fresh, capture.memories);
   return fresh;
 }
 
@@ -580,10 +484,12 @@ bool CudaReplay::launch(Capture& capture, PyObject* const* inputs, PyObject** ou
       c10::DeviceGuard on_device(plan_.device);
       c10::Stream stream = c10::impl::VirtualGuardImpl(plan_.device.type()).getStream(plan_.device);
       if (stream_ && *stream_ != stream) done_.block(stream);  // the buffers are in use until then
+      bool copies = config().cuda_graph_copies;
+      fresh = copies ? make_room(capture) : capture.memories;
       copy_in(capture, inputs);
       if (!capture.graph->launch()) return false;
       copy_back(capture, inputs);
-      fresh = copy_out(capture);
+      if (copies) copy_all(fresh, capture.memories);
       done_.record(stream);
       stream_ = stream;
     }

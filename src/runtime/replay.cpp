@@ -12,11 +12,13 @@
 #include "cpython/text.h"
 #include "graph/graph.h"
 #include "graph/size_binding.h"
+#include "runtime/cuda_graph.h"
 #include "runtime/cuda_replay.h"
 #include "runtime/daemon_threads.h"
 #include "runtime/errors.h"
 #include "runtime/state.h"
 #include "runtime/torch_python.h"
+#include "runtime/undo.h"
 
 namespace magneto::runtime {
 namespace {
@@ -76,6 +78,8 @@ struct Output {
 using Slots = std::vector<at::Tensor>;
 using Numbers = std::vector<graph::Number>;  // by expression; empty where nothing depends on symbols
 
+constexpr int64_t kSmallUndo = 1 << 20;  // so many bytes are copied before a run just in case
+
 constexpr c10::DispatchKeySet kBelowAutograd = c10::autograd_dispatch_keyset;
 
 // Autocast as the caller has it, turned on and off around single operators.
@@ -103,7 +107,11 @@ class Replay final : public Segment {
 
   bool run(PyObject* const* inputs, PyObject** outputs) override;
   std::string why_sizes_differ(PyObject* const* inputs) const override;
-  bool rerunnable() const override { return rerunnable_; }
+  bool rerunnable() const override { return rerunnable_ || undo_; }
+  bool make_rerunnable() override {
+    if (!rerunnable_ && !undo_) undo_ = Undo::of(graph_);
+    return rerunnable();
+  }
   size_t output_count() const override { return outputs_.size(); }
   size_t op_count() const override { return steps_.size(); }
   std::string text() const override { return graph::to_text(graph_, graph::Style::Short); }
@@ -134,6 +142,7 @@ class Replay final : public Segment {
   // If the recording does not hold for the sizes of the inputs: why, in words.
   std::optional<std::string> bind_sizes(const Slots& slots, PyObject* const* inputs, Numbers& numbers) const;
   bool run_steps(Slots& slots, const Numbers& numbers) const;
+  bool run_recorded(PyObject* const* inputs, PyObject** outputs);
   bool give_outputs(Slots& slots, const Numbers& numbers, PyObject* const* inputs, PyObject** outputs) const;
   bool run_lowered(PyObject* const* inputs, PyObject** outputs) const;
   PyObject* lowered_output(size_t index, PyObject* const* inputs, PyObject* made) const;
@@ -157,7 +166,8 @@ class Replay final : public Segment {
   std::vector<size_t> last_uses_;  // by value: index of the op, or kForever
   size_t slot_count_ = 0;
   size_t max_args_ = 0;
-  bool rerunnable_ = true;
+  bool rerunnable_ = true;    // because a run changes nothing
+  std::optional<Undo> undo_;  // or because its changes are undone
   static constexpr size_t kForever = SIZE_MAX;
   static constexpr size_t kNever = SIZE_MAX - 1;
 
@@ -179,7 +189,13 @@ Replay::Replay(graph::Graph graph, std::vector<PyObject*> state_objects)
   operands_.reserve(2 * graph_.ops.size());
   results_.reserve(graph_.ops.size());
   for (size_t i = 0; i < graph_.ops.size(); ++i) flatten(graph_.ops[i], i);
-  for (const graph::Op& op : graph_.ops) rerunnable_ = rerunnable_ && !graph::has_effect(graph_, op);
+  bool fails_late = false;  // what tensors hold may make an operator raise when something was changed already
+  for (const graph::Op& op : graph_.ops) {
+    rerunnable_ = rerunnable_ && !graph::has_effect(graph_, op);
+    fails_late |= !rerunnable_ && (op.info->may_raise || op.info->divides);
+  }
+  std::optional<Undo> undo = fails_late ? Undo::of(graph_) : std::nullopt;
+  if (undo && undo->bytes() <= kSmallUndo) undo_ = std::move(undo);
   plan_outputs();
   if (graph_.symbols) sizes_.emplace(graph_);
 }
@@ -470,7 +486,7 @@ bool Replay::run_steps(Slots& slots, const Numbers& numbers) const {
     if (error) ok = false;
     if (ok) {
       ok = warnings.emit();
-    } else if (!rerunnable_) {
+    } else if (!rerunnable()) {
       // Otherwise the function runs instead, and warns again. A warning that becomes an error comes first.
       if (!warnings.emit()) error = nullptr;
     }
@@ -479,8 +495,7 @@ bool Replay::run_steps(Slots& slots, const Numbers& numbers) const {
   return ok;
 }
 
-bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
-  if (lowered_) return run_lowered(inputs, outputs);
+bool Replay::run_recorded(PyObject* const* inputs, PyObject** outputs) {
   Slots slots;
   if (free_slots_.empty()) {
     slots.resize(slot_count_);
@@ -494,6 +509,19 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
       !bind_sizes(slots, inputs, numbers) && run_steps(slots, numbers) && give_outputs(slots, numbers, inputs, outputs);
   for (at::Tensor& slot : slots) slot.reset();
   free_slots_.push_back(std::move(slots));
+  return ok;
+}
+
+bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
+  std::optional<Saved> saved;
+  try {
+    if (undo_ && !is_capturing()) saved = undo_->save(inputs, state_objects_);  // a capture runs nothing
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return false;
+  }
+  bool ok = lowered_ ? run_lowered(inputs, outputs) : run_recorded(inputs, outputs);
+  if (!ok && saved) saved->put_back();
   return ok;
 }
 

@@ -15,6 +15,7 @@ class NullSegment : public Segment {
  public:
   bool run(PyObject* const*, PyObject**) override { return true; }
   bool rerunnable() const override { return true; }
+  bool make_rerunnable() override { return true; }
   size_t output_count() const override { return 0; }
   size_t op_count() const override { return 0; }
   std::string text() const override { return ""; }
@@ -55,6 +56,10 @@ class NullPlug : public TensorPlug {
   std::string why_not_plain(PyObject*) const override { return "this build knows no tensors"; }
   CallKind classify_call(PyObject*) const override { return CallKind::Foreign; }
   CallKind classify_attribute(PyObject*, PyObject*) const override { return CallKind::Foreign; }
+  bool ignores_errors(PyObject*) const override { return false; }
+  bool only_calls(PyObject*, PyObject* const*, size_t) const override { return false; }
+  bool is_call_context(PyObject*) const override { return false; }
+  bool may_be_set(PyObject*) const override { return false; }
   bool selects_by_contents(PyObject*) const override { return false; }
   bool is_immutable(PyTypeObject*) const override { return false; }
   bool is_mode(PyTypeObject*) const override { return false; }

@@ -37,9 +37,11 @@ class Segment {
   virtual bool run(PyObject* const* inputs, PyObject** outputs) = 0;
   // The latter in words; empty if it holds for these.
   virtual std::string why_sizes_differ(PyObject* const* /*inputs*/) const { return ""; }
-  // Whether a run that failed has had no effect at all (it writes no input and no state and draws no random numbers),
-  // so that the function can be called instead.
+  // Whether a run that failed has had no effect at all (it writes no input and no state and draws no random numbers,
+  // or has put that back), so that the function can be called instead.
   virtual bool rerunnable() const = 0;
+  // Lets each run save what it changes, and put it back if it fails. False: that cannot be done.
+  virtual bool make_rerunnable() = 0;
   virtual size_t output_count() const = 0;
   virtual size_t op_count() const = 0;
   virtual std::string text() const = 0;
@@ -175,7 +177,16 @@ class TensorPlug {
   // Otherwise a short reason ("a tensor subclass MyTensor").
   virtual std::string why_not_plain(PyObject* tensor) const = 0;
   virtual CallKind classify_call(PyObject* callable) const = 0;
+  // Whether the C function, called with these, does nothing but call Python code with a new object before them, and
+  // hand on what that returns (autograd.Function.apply where nothing needs a gradient).
+  virtual bool only_calls(PyObject* callable, PyObject* const* args, size_t count) const = 0;
+  // Whether it may be such an object, and which C attributes of it may be set without any effect but that.
+  virtual bool is_call_context(PyObject* object) const = 0;
+  virtual bool may_be_set(PyObject* name) const = 0;
   virtual CallKind classify_attribute(PyObject* tensor, PyObject* name) const = 0;
+  // Whether this code with its handlers, or this bound __exit__ of a `with` block, does nothing about the error of an
+  // operator that could be told afterwards.
+  virtual bool ignores_errors(PyObject* handler) const = 0;
   // A tensor of truths, or something that contains one: what it selects from another depends on what it holds.
   virtual bool selects_by_contents(PyObject* key) const = 0;
   // Objects with fixed values that may be compared and baked in: dtypes, devices, layouts, memory formats, sizes.

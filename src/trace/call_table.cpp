@@ -175,7 +175,20 @@ Model model_of(PyObject* callable, PyObject** self) {
   return Model::Unknown;
 }
 
+namespace {
+
+PyMethodDef kSetAttribute = {"set_attribute",
+                             [](PyObject* name, PyObject* given) -> PyObject* {
+                               PyObject *value = PyTuple_GET_ITEM(given, 0), *object = PyTuple_GET_ITEM(given, 1);
+                               return PyObject_SetAttr(object, name, value) < 0 ? nullptr : Py_NewRef(Py_None);
+                             },
+                             METH_VARARGS, nullptr};
+
+}  // namespace
+
 std::string callable_name(PyObject* callable) {
+  if (PyCFunction_Check(callable) && ((PyCFunctionObject*)callable)->m_ml == &kSetAttribute)
+    return "setattr of '" + py::text(PyCFunction_GET_SELF(callable)) + "'";
   if (is_python_class(Py_TYPE(callable)))  // whose code must not be asked
     return PyType_Check(callable) ? ((PyTypeObject*)callable)->tp_name : "a " + py::type_name(callable);
   for (const char* attribute : {"__qualname__", "__name__"}) {
@@ -209,6 +222,14 @@ PyObject* call_with_star() {
                                    METH_VARARGS, nullptr};
   static PyObject* function = PyCFunction_New(&definition, nullptr);
   return function;
+}
+
+PyObject* attribute_setter(PyObject* name) {
+  static PyObject* known = PyDict_New();  // programs that do the same have the same one
+  PyObject* setter = PyDict_GetItemWithError(known, name);
+  if (setter) return setter;
+  py::Ref made = py::Ref::steal(PyCFunction_New(&kSetAttribute, name));
+  return made && PyDict_SetItem(known, name, made.get()) == 0 ? made.get() : nullptr;
 }
 
 void add_own_function(PyObject* function) { add(&table(), function, Model::Own); }

@@ -45,6 +45,8 @@ std::string callable_name(PyObject* callable);
 bool is_len(PyObject* callable);
 // A function of ours: (callable, positional arguments[, keyword arguments]).
 PyObject* call_with_star();
+// A function of ours, (value, object), that sets the attribute of this name. Borrowed; null: error set.
+PyObject* attribute_setter(PyObject* name);
 // Lets the bindings name functions of model Own.
 void add_own_function(PyObject* function);
 

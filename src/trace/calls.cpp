@@ -46,6 +46,9 @@ bool is_lru_cache(PyObject* object) {
   return std::string_view(Py_TYPE(object)->tp_name) == "functools._lru_cache_wrapper";
 }
 
+// What it gives is what it refers to, and a guard can say so.
+bool is_plain_reference(PyObject* object) { return Py_TYPE(object) == &_PyWeakref_RefType; }
+
 bool is_partial(PyObject* object) { return std::string_view(Py_TYPE(object)->tp_name) == "functools.partial"; }
 
 // The bare name of a C function or method descriptor.
@@ -432,8 +435,10 @@ int Watch::Handover::local_of(PyObject* callable, size_t index, size_t positiona
 bool Watch::is_unknown(PyObject* callable) const {
   if (rule_of(callable) == Rule::Disallow) return true;
   PyObject* self;
-  return (PyCFunction_Check(callable) || Py_TYPE(callable) == &PyMethodDescr_Type) &&
-         model_of(callable, &self) == Model::Unknown && plug_.classify_call(callable) == CallKind::Foreign;
+  if (!PyCFunction_Check(callable) && Py_TYPE(callable) != &PyMethodDescr_Type) return false;
+  if (model_of(callable, &self) != Model::Unknown || plug_.only_calls(callable, nullptr, 0)) return false;
+  CallKind kind = plug_.classify_call(callable);
+  return kind == CallKind::Foreign || kind == CallKind::Refused;
 }
 
 PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names) {
@@ -454,6 +459,12 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   if (is_mode || (PyType_Check(callable) && !metaclass_calls_python(Py_TYPE(callable))))
     return call_type((PyTypeObject*)callable, args, positional, keyword_names);
   if (PyObject* inner = compiled_callee(callable)) return this->call(inner, args, positional, keyword_names);
+  if (is_plain_reference(callable) && !call.size()) {
+    if (!is_fresh(callable)) guards.read_referent(callable);
+    PyObject* referent = call.make();
+    saw(referent);
+    return referent;
+  }
   if (is_partial(callable)) return call_partial(callable, args, positional, keyword_names);
   if (is_lru_cache(callable)) {
     PyObject* cache = mg_lru_cache_dict(callable);
@@ -469,9 +480,21 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     if (mg_dict_version(cache) != before)
       give_up("the call fills the cache of " + callable_name(callable));
     else
-      guards.read_cache(cache);
-    check_tensors_if_any(result.get());
+      guards.read_cache(cache, result.get());
+    saw(result.get());
     return result.release();
+  }
+  if (plug_.only_calls(callable, args, call.size())) {
+    PyObject* owner = PyCFunction_GET_SELF(callable);  // where it looks for that code
+    if (!owner || !PyType_Check(owner) || !mg_assign_type_version((PyTypeObject*)owner))
+      give_up("the call runs " + callable_name(callable) + ", whose class cannot be guarded");
+    else
+      guards.read_version((PyTypeObject*)owner);
+    bool before = std::exchange(takes_context_, true);
+    PyObject* result = call.make();
+    takes_context_ = before;
+    if (result) check_tensors(result, callable);
+    return result;
   }
   PyTypeObject* type = Py_TYPE(callable);
   PyObject* self;
@@ -625,7 +648,9 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
     bool python = is_python_class(type) && kind_of(type) != Kind::Tensor;
     if (python)
       before_making(type);
-    else if (!plug_.is_immutable(type) && !plug_.is_mode(type))
+    else if (bool is_known = plug_.is_immutable(type) || plug_.is_mode(type); !is_known && call_site_ == args)
+      return call_unknown((PyObject*)type, args, positional, keyword_names);
+    else if (!is_known)
       give_up("the call makes a " + std::string(type->tp_name) + ", which is not understood");
     guards.read_specials(type);
     if (Py_TYPE(type) != &PyType_Type) guards.read_specials(Py_TYPE(type));

@@ -46,6 +46,8 @@ class FrameRun {
   // A watched instruction called the function or resumed the generator, and gets what that returns or yields.
   bool is_direct() const { return is_direct_; }
   int executing() const { return at_; }
+  // Whether code of the frame would do something about an operator's error that the program could tell.
+  bool notices_errors() const;
   size_t size() const { return static_cast<size_t>(sp_ - locals_); }
   Value value(size_t slot) const { return {locals_[slot], nodes_[slot]}; }
   Value value_at(PyObject* const* slot) const { return {*slot, nodes_[slot - locals_]}; }
@@ -132,6 +134,7 @@ class FrameRun {
   // An effect that was noted after `before` others was made, or failed.
   Next made(bool success, size_t before);
   Next store_attribute(PyObject* name);
+  Next store_on_tensor(PyObject* name);
   Next store_item();
 
   // A key of a new set or dict: its __hash__ and __eq__ matter, and what it holds.

@@ -368,6 +368,16 @@ void FrameRun::mark_groups(PyObject* exception) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inner); ++i) mark_groups(PyTuple_GET_ITEM(inner, i));
 }
 
+bool FrameRun::notices_errors() const {
+  const runtime::TensorPlug& plug = runtime::tensor_plug();
+  mg_handler handler{at_, 0, false};
+  for (bool ends_block; mg_find_own_handler(view_.code, handler.handler, &handler, &ends_block);) {
+    PyObject* code_or_exit = ends_block ? stack_[handler.depth - 1] : (PyObject*)view_.code;
+    if (!plug.ignores_errors(code_or_exit)) return true;
+  }
+  return false;
+}
+
 Next FrameRun::before_with() {
   static PyObject* enter_name = PyUnicode_InternFromString("__enter__");
   static PyObject* exit_name = PyUnicode_InternFromString("__exit__");
@@ -388,7 +398,7 @@ Next FrameRun::before_with() {
   py::Ref owned = py::Ref::steal(manager);
   watch_.handover = {};
   watch_.handover.expect(enter.get());
-  PyObject* result = watch_.call(enter.get(), nullptr, 0, nullptr);
+  PyObject* result = watch_.enter_block(enter.get(), sp_);
   NodeId node = std::exchange(watch_.handover, {}).returned;
   if (!result) return Next::Error;
   push(result, node);

@@ -122,7 +122,20 @@ Next FrameRun::made(bool success, size_t before) {
   return Next::Error;
 }
 
+// A recording does not know what a tensor has beside its contents.
+Next FrameRun::store_on_tensor(PyObject* name) {
+  PyObject* setter = attribute_setter(name);
+  settle_top(2);
+  py::Ref done = py::Ref::steal(setter ? watch_.call_instead(setter, sp_ - 2, 2, Watch::How::Stored) : nullptr);
+  watch_.handover = {};
+  if (!done) return Next::Error;
+  Py_DECREF(pop());
+  Py_DECREF(pop());
+  return Next::Go;
+}
+
 Next FrameRun::store_attribute(PyObject* name) {
+  if (watch_.is_tensor(sp_[-1]) && watch_.can_cut()) return store_on_tensor(name);
   size_t before = watch_.effects.size();
   static PyObject* setter_name = PyUnicode_InternFromString("__setattr__");
   PyObject* setter = node_at(sp_ - 2) == kKnown ? nullptr : _PyType_Lookup(Py_TYPE(sp_[-1]), setter_name);

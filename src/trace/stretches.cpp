@@ -61,7 +61,7 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   if (listing) listing->take();
   std::unique_ptr<runtime::Segment> segment = recording->finish(writer_->outputs);
   if (!segment) give_up("the recording failed");
-  if (segment && !segment->rerunnable() && work_in_handler)
+  if (segment && work_in_handler && !segment->make_rerunnable())
     give_up("the call changes tensors where it also handles exceptions");
   if (!alive()) return false;
   operations_ += segment->op_count();
@@ -181,12 +181,13 @@ void Watch::make_opaque(bool is_question) {
 
 // Of the locals and the stack of a frame, those that the instruction which runs something unknown leaves there.
 size_t Watch::slots_kept(const FrameRun& frame, How how) const {
-  return how == How::Again && &frame == running.back() ? frame.size() - 1 : size_without_operands(frame);
+  if (&frame != running.back()) return size_without_operands(frame);
+  return how == How::Again ? frame.size() - 1 : how == How::Entered ? frame.size() : size_without_operands(frame);
 }
 
 // Unknown code may get objects at the addresses of those that the call made and dropped.
 void Watch::forget_dead() {
-  guard::PointerSet living, seen;
+  guard::PointerSet living, seen, attributes;  // of new objects, in dicts that nobody has marked
   std::vector<PyObject*> open;
   for (FrameRun* frame : running)
     for (size_t i = 0; i < frame->size(); ++i)
@@ -195,9 +196,13 @@ void Watch::forget_dead() {
     PyObject* next = open.back();
     open.pop_back();
     bool is_fresh = fresh_.contains(next);
-    if (!is_fresh && !PyTuple_Check(next) && !PyMethod_Check(next)) continue;
+    if (!is_fresh && !PyTuple_Check(next) && !PyMethod_Check(next) && !attributes.contains(next)) continue;
     if (is_fresh) living.insert(next);
+    size_t first = open.size();
     if (Py_TYPE(next)->tp_traverse && seen.insert(next)) Py_TYPE(next)->tp_traverse(next, add_part, &open);
+    bool has_attributes = is_fresh && kind_of(Py_TYPE(next)) == Kind::Instance;
+    for (; has_attributes && first < open.size(); ++first)
+      if (PyDict_CheckExact(open[first])) attributes.insert(open[first]);
   }
   fresh_ = std::move(living);
 }
@@ -216,7 +221,7 @@ void Watch::describe_frames(program::Exit* exit, uint32_t result, How how) {
     program::FrameState state{
         writer_->value({frame.function()}), {py::Ref::borrow((PyObject*)frame.code()), index}, {}};
     for (size_t slot = 0; slot < count; ++slot) state.slots.push_back(writer_->value_at_exit(frame.value(slot), exit));
-    if (behind) state.slots.push_back(result);
+    if (behind && how != How::Stored) state.slots.push_back(result);
     if (frame.generator()) state.generator = writer_->value_at_exit({frame.generator()}, exit);
     exit->frames.push_back(std::move(state));
   }
@@ -262,7 +267,8 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   auto cut = std::make_unique<program::Cut>();
   writer_->write_effects();
   writer_->hold_arguments();
-  cut->callable = how == How::Called ? writer_->value({callable}) : writer_->constant(callable);
+  bool is_own = how != How::Called && how != How::Entered;
+  cut->callable = is_own ? writer_->constant(callable) : writer_->value({callable});
   const FrameRun& innermost = *running.back();  // `args` are on its stack
   for (size_t i = 0; i < count; ++i) cut->arguments.push_back(writer_->value(innermost.value_at(args + i)));
   cut->keyword_names = py::Ref::borrow(keyword_names);

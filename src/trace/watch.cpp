@@ -430,6 +430,7 @@ void Watch::enter_function(PyFunctionObject* function, PyObject* const* locals) 
   bool called_by_c = handover.function != (PyObject*)function && code->co_argcount > 0;
   if (called_by_c && locals[0] && is_last_word((PyObject*)function, locals[0]))
     give_up("an object dies whose end others notice (__del__, a weak reference)");
+  if (takes_context_ && called_by_c && locals[0] && plug_.is_call_context(locals[0])) mark_fresh(locals[0]);
   if (PyTypeObject* type = std::exchange(constructing_, nullptr)) {
     static PyObject* name = PyUnicode_InternFromString("__init__");
     bool is_init = _PyType_Lookup(type, name) == (PyObject*)function;
@@ -467,8 +468,7 @@ void Watch::use_identity(PyObject* value, const char* what) {
 }
 
 void Watch::note_tensor_work() {
-  for (size_t i = 0; i < running.size() && !work_in_handler; ++i)
-    work_in_handler = mg_is_handled(running[i]->code(), running[i]->executing());
+  for (size_t i = 0; i < running.size() && !work_in_handler; ++i) work_in_handler = running[i]->notices_errors();
 }
 
 void Watch::check_tensors(PyObject* result, const What& what) {
@@ -575,6 +575,9 @@ void Watch::write_attribute(PyObject* object, PyObject* name, Value value, bool 
       return;
     }
   }
+  bool is_setter = descriptor && Py_TYPE(descriptor) == &PyGetSetDescr_Type;
+  if (is_setter && plug_.is_call_context(object) && !plug_.may_be_set(name))
+    return give_up("the call sets '" + text(name) + "' of a " + type->tp_name);
   bool is_special = PyUnicode_CompareWithASCIIString(name, "__dict__") == 0 ||
                     PyUnicode_CompareWithASCIIString(name, "__class__") == 0;
   if (is_special) return give_up("the call sets " + text(name) + " of an object");

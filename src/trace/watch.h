@@ -208,6 +208,8 @@ class Watch {
     Called,   // it is a call; at the next instruction, with the result on the stack
     Instead,  // a function of ours does its work; in the same way
     Again,    // a function of ours works on its operand; at the same instruction, with the result in its place
+    Entered,  // it calls the __enter__ of a block; at the next one, with the result above the __exit__ on the stack
+    Stored,   // a function of ours does its work; at the next one, without a result
   };
   // Whether something unknown would be run behind a cut here, and not end the watch.
   bool can_cut() const;
@@ -215,6 +217,11 @@ class Watch {
   // Runs `function` in place of the innermost instruction, on the operands that it has on the stack.
   PyObject* call_instead(PyObject* function, PyObject* const* operands, size_t count, How how) {
     return call_unknown(function, operands, count, nullptr, how);
+  }
+  // The __enter__ of a `with` block, bound. `top`: above the __exit__ on the stack.
+  PyObject* enter_block(PyObject* enter, PyObject* const* top) {
+    bool is_foreign = is_unknown(enter) && can_cut();
+    return is_foreign ? call_unknown(enter, top, 0, nullptr, How::Entered) : call(enter, nullptr, 0, nullptr);
   }
 
   // ---- calls: makes the call and notes what it means. Null: error set
@@ -264,7 +271,7 @@ class Watch {
   // How many frames were running when C code was entered that looks at what Python code hands to it.
   size_t consumer_depth = SIZE_MAX;
   std::vector<PyObject*> open_generators;  // suspended where being dropped would run more of their code
-  bool work_in_handler = false;            // tensor work was done where an exception would have been handled
+  bool work_in_handler = false;            // tensor work was done where the program would notice an operator's error
 
  private:
   friend class CallModel;
@@ -349,6 +356,7 @@ class Watch {
   guard::PointerPairMap<NodeId> attributes_;               // of tracked instances, whose reads are noted already
   std::vector<std::pair<py::Ref, py::Ref>> open_context_;  // context variables set by the call, with their tokens
   PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh
+  bool takes_context_ = false;  // a C function calls Python code with an object that it made (TensorPlug::only_calls)
   std::string reason_, where_;
   bool has_let_go_ = false;
   Watch* outer_;

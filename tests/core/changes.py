@@ -829,6 +829,12 @@ change(
     eager=None,
 )
 change(
+    "lru_cache_that_uses_its_links_again",
+    "import functools\nG = [1]\n@functools.lru_cache(maxsize=1)\ndef g(x): return G[0]\ng(1)\ndef f(): return g(1)",
+    "G[0] = 2; g(2); g(1)",
+    "G[0] = 1; g(2); g(1)",
+)
+change(
     "partial_keywords",
     "import functools\ndef g(a, b=1): return a + b\np = functools.partial(g, 1, b=2)\ndef f(): return p()",
     "p.keywords['b'] = 5",
@@ -1071,6 +1077,27 @@ change(
     "import weakref\nclass C: pass\no = C()\nr = weakref.ref(o)\ndef f(): return r() is None",
     "del o",
     "o = C(); r = weakref.ref(o)",
+)
+WEAK = "import weakref\nclass C: x = 1\no = C()\nr = weakref.ref(o)\n"
+change("weak_reference_is_followed", WEAK + "def f(): return r().x", "o.x = 2", "del o.x")
+change("weak_reference_to_another", WEAK + "def f(): return r().x", "o = C(); o.x = 2; r = weakref.ref(o)", "o.x = 1")
+change(
+    "weak_reference_in_a_list",
+    WEAK + "L = [r]\ndef f(): return [s() is o for s in L]",
+    "o = C()",
+    "L[0] = weakref.ref(o)",
+)
+change(
+    "weak_reference_to_a_cycle",
+    WEAK + "import gc\no.self = o\ndef f(): return r() is None",
+    "del o; gc.collect()",
+    "o = C(); o.self = o; r = weakref.ref(o)",
+)
+change(
+    "weak_reference_of_a_class_of_its_own",
+    WEAK + "class R(weakref.ref): pass\ns = R(o)\ndef f(): return s() is None",
+    "R.__call__ = lambda self: None",
+    "del R.__call__",
     eager=None,
 )
 change(

@@ -62,6 +62,14 @@ CASES = {
     ),
     "new_object_is_passed": Case("def f():\n  c = C()\n  c.x = [1]\n  box.put(c)\n  return c", 1),
     "new_object_is_not_passed": Case("def f():\n  c = C()\n  c.x = 1\n  box.put(2)\n  c.x += 1\n  return c.x", 1),
+    "new_object_whose_dict_was_seen": Case(
+        "def f():\n  c = C()\n  vars(c)['d'] = {}\n  box.put(1)\n  c.d['a'] = [2]\n  box.put(3)\n  return c.d, vars(c)['d']['a']",
+        2,
+    ),
+    "new_dict_in_an_attribute": Case(
+        "def f():\n  c = C()\n  c.d = {}\n  c.__dict__\n  for i in (1, 2):\n    c.d[i] = [i]\n    box.put(i)\n  return c.d",
+        2,
+    ),
     "older_list_is_passed": Case("def f():\n  box.put(o.items)\n  return len(o.items)", 1),
     "in_a_callee": Case("def g(a, b=5):\n  x = a + b\n  box.put(x)\n  return x * 2\ndef f(): return g(o.n), 3", 1),
     "in_two_callees": Case(
@@ -260,6 +268,34 @@ STAR_CASES = {
 }
 if sys.version_info < (3, 13):
     CASES |= STAR_CASES
+
+LOCK = "import threading\nlock = threading.Lock()\n"
+CASES |= {
+    "a_lock": Case(LOCK + "def f():\n  with lock:\n    o.n += 1\n    n = o.n\n  return n", 2),
+    "a_lock_is_held_inside": Case(
+        LOCK + "def f():\n  with lock:\n    held = lock.locked()\n  return held, lock.locked()", 4
+    ),
+    "a_lock_gives_what_it_gives": Case(LOCK + "def f():\n  with lock as got: n = o.n\n  return got, n", 2),
+    "two_locks": Case(LOCK + "other = threading.RLock()\ndef f():\n  with lock, other:\n    o.n += 1\n  return o.n", 4),
+    "a_lock_in_a_callee": Case(
+        LOCK + "def g(x):\n  with lock: o.n += x\n  return o.n\ndef f(): return [1, g(2), g(3)]", 4
+    ),
+    "a_lock_in_a_loop": Case(
+        LOCK + "def f():\n  for i in (1, 2):\n    with lock: o.n += i\n  return o.n, lock.locked()", 5
+    ),
+    "a_lock_is_let_go_by_return": Case(
+        LOCK + "def g():\n  with lock: return [o.n]\ndef f(): return g(), lock.locked()", 3
+    ),
+    "a_lock_and_an_exception": Case(
+        LOCK + "def f():\n  try:\n    with lock: o.items[7]\n  except IndexError: pass\n  return lock.locked()",
+        1,
+        complete=False,
+    ),
+    "a_c_type_is_called": Case("def f():\n  q = queue.SimpleQueue()\n  box.put(q)\n  return o.n", 2),
+    "what_a_c_type_makes_is_used": Case(
+        "def f():\n  q = queue.SimpleQueue()\n  return o.n, q.empty()", 1, complete=False
+    ),
+}
 
 
 def play(case: Case, compiled: bool, between: str = "pass") -> tuple[worlds.World, list]:
