@@ -1,6 +1,8 @@
 // The table of operators.
 #include "program/operators.h"
 
+#include <string>
+
 namespace magneto::program {
 
 namespace {
@@ -47,6 +49,19 @@ const std::array<Operator, 30> kOperators{{{"+", PyNumber_Add},
                                            {"+", positive},
                                            {"~", invert},
                                            {"not", logical_not}}};
+
+PyObject* method_name(uint32_t number, bool reflected) {
+  constexpr const char* kNames[] = {"add", "and", "floordiv", "lshift", "matmul",  "mul", "mod",
+                                    "or",  "pow", "rshift",   "sub",    "truediv", "xor"};
+  static_assert(std::size(kNames) == kFirstInPlace);
+  static std::array<PyObject*, 3 * kFirstInPlace> names{};
+  uint32_t which = number % kFirstInPlace;
+  int form = reflected ? 2 : number >= kFirstInPlace ? 1 : 0;
+  PyObject*& name = names[which * 3 + static_cast<uint32_t>(form)];
+  constexpr const char* kPrefixes[] = {"", "i", "r"};
+  if (!name) name = PyUnicode_InternFromString(("__" + std::string(kPrefixes[form]) + kNames[which] + "__").c_str());
+  return name;
+}
 
 PyObject* operator_function(const char* name) {
   static PyObject* module = PyImport_ImportModule("_operator");

@@ -70,8 +70,10 @@ struct RecorderOptions {
   std::function<std::optional<State>(const at::Tensor&)> adopt;
   bool gradients = false;  // tensors that require gradients may be used in grad mode
   bool answers = false;    // a number asked from a tensor is noted, and runs must find the same one
-  bool lines = false;      // note the lines of the user's program
-  bool beside = false;     // the program also really runs, and what it does to real tensors is not ours to put back
+  // Of a trace tensor, the number that it holds where the program really runs; null: nobody knows.
+  std::function<std::optional<c10::Scalar>(const at::Tensor&)> answer;
+  bool lines = false;   // note the lines of the user's program
+  bool beside = false;  // the program also really runs, and what it does to real tensors is not ours to put back
 };
 
 class Recorder {

@@ -66,6 +66,14 @@ bool swapped(Args args, Stack& results) {
 // Here the exponent is not an operand.
 bool pow_number(Args args, Stack& results) { return is_number(args[1]) && pointwise<kFloatUnary>(args, results); }
 
+// A power of a number, for which the kernel makes memory of its own; or, of that name, the in-place power of a tensor.
+bool pow_of_number(Args args, Stack& results) {
+  if (args[0].isTensor()) return pow_number(args, results);
+  const at::Tensor& exponent = args[1].toTensor();
+  if (!is_number(args[0]) || !is(exponent.scalar_type(), kFloating)) return false;
+  return give(results, make(exponent.sym_sizes(), exponent.scalar_type(), exponent.device()));
+}
+
 // The condition steers the layout first, but not the dtype.
 bool where(Args args, Stack& results) {
   const at::Tensor &condition = args[0].toTensor(), &yes = args[1].toTensor(), &no = args[2].toTensor();
@@ -116,6 +124,7 @@ constexpr Row kPointwiseRules[] = {
     {"aten::floor_divide", pointwise<kBinary>},
     {"aten::remainder.Tensor", pointwise<kBinary>},
     {"aten::remainder.Scalar", pointwise<kBinary>},
+    {"aten::remainder.Scalar_Tensor", pointwise<kBinary>},
     {"aten::maximum", pointwise<kAnyBinary>},
     {"aten::minimum", pointwise<kAnyBinary>},
     {"aten::bitwise_and.Tensor", pointwise<kBitwise>},
@@ -125,6 +134,7 @@ constexpr Row kPointwiseRules[] = {
     {"aten::logical_or", pointwise<kCompare>},
     {"aten::atan2", pointwise<kDivide>},
     {"aten::pow.Tensor_Scalar", pow_number},
+    {"aten::pow.Scalar", pow_of_number},
     {"aten::pow.Tensor_Tensor", pointwise<kFloatBinary>},
     {"aten::eq.Tensor", pointwise<kCompare>},
     {"aten::ne.Tensor", pointwise<kCompare>},

@@ -5,6 +5,7 @@
 #include "record/call_edges.h"
 #include "record/global_state.h"
 #include "record/plain_tensor.h"
+#include "record/recorder_keys.h"
 #include "record/sym_node.h"
 #include "record/trace_recorder.h"
 #include "record/trace_tensor.h"
@@ -143,7 +144,7 @@ class BesideRecording final : public runtime::SymbolicRecording {
       return;
     }
     bool alike = is_trace(traced) && recorder_.knows(traced) && real.dim() == traced.dim() &&
-                 real.scalar_type() == traced.scalar_type() && !real.requires_grad();
+                 real.scalar_type() == traced.scalar_type() && real.requires_grad() == traced.requires_grad();
     for (int64_t i = 0; alike && i < real.dim(); ++i) {
       alike = hint_of(traced.sym_size(i)) == real.size(i) && hint_of(traced.sym_stride(i)) == real.stride(i);
     }
@@ -249,6 +250,14 @@ class BesideRecording final : public runtime::SymbolicRecording {
 
   bool is_usable(PyObject* tensor) {
     auto reason = why_not_plain(tensor);
+    options.answers = true;
+    options.answer = [this](const at::Tensor& stand_in) -> std::optional<c10::Scalar> {
+      auto found = reals_.find(stand_in.unsafeGetTensorImpl());
+      at::Tensor real(found == reals_.end() ? nullptr : pairs_.at(found->second).real.lock());
+      if (!real.defined()) return std::nullopt;
+      c10::impl::ExcludeDispatchKeyGuard off(kBothKeys);
+      return real.item();
+    };
     if (!reason.empty()) fail(reason);
     return reason.empty();
   }
@@ -285,6 +294,7 @@ class BesideRecording final : public runtime::SymbolicRecording {
   std::function<void(std::string)> on_fail_;
   bool has_failed_ = false;
   TraceRecorder recorder_;
+    reals_.emplace(stand_in.unsafeGetTensorImpl(), real.unsafeGetTensorImpl());
   std::shared_ptr<Symbols> symbols_;
   ska::flat_hash_map<c10::TensorImpl*, Pair> pairs_;  // by the real tensor
   std::vector<py::Ref> states_;
@@ -297,3 +307,4 @@ std::unique_ptr<runtime::SymbolicRecording> start_symbolic_recording(std::functi
 }
 
 }  // namespace magneto::record
+  ska::flat_hash_map<c10::TensorImpl*, c10::TensorImpl*> reals_;  // by what stands for them

@@ -128,6 +128,7 @@ NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
     read_super(object, name);
     return kKnown;
   }
+  if (PyCell_Check(object)) settle(content(object).node);
   if (PyModule_Check(object)) {
     PyObject* dict = PyModule_GetDict(object);
     guards.read_type(type, name);

@@ -97,6 +97,12 @@ bool asks_for_number(PyObject* callable, PyObject* argument) {
   return is_number_type && runtime::tensor_plug().is_tensor(argument);
 }
 
+// Takes items from what it is given, and looks at none of them.
+bool only_iterates(PyTypeObject* type, size_t argument) {
+  if (argument) return type == &PyZip_Type;
+  return type == &PyList_Type || type == &PyTuple_Type || type == &PyEnum_Type || type == &PyZip_Type;
+}
+
 // By next(generator) or generator.send(value): the call gives what the generator yields, and otherwise raises.
 bool resumes_generator(const Call& call, PyObject* self) {
   std::string_view name = method_name(call.callable);
@@ -125,7 +131,7 @@ class CallModel {
   void check_tensors_unseen() {
     bool compares = model_ == Model::Mutate && (name_is("sort") || name_is("remove"));
     bool looks_at_self = compares || model_ == Model::Pure || model_ == Model::Print || model_ == Model::Format ||
-                         model_ == Model::Iterate;
+                         (model_ == Model::Iterate && call_.size() > 1);
     if (looks_at_self && self_) watch_.look_at_tensor(self_, call_.callable);
     if (!looks_at_self && model_ != Model::Contents) return;
     for (size_t i = rest_; i < call_.size(); ++i) watch_.look_at_tensor(call_.args[i], call_.callable);
@@ -419,17 +425,34 @@ void Watch::Handover::expect(PyObject* callable) {
   function = callable && PyFunction_Check(callable) ? callable : nullptr;
 }
 
-int Watch::Handover::local_of(PyObject* callable, size_t index, size_t positional, PyObject* keyword_names) const {
+bool Watch::Handover::give(PyObject* callable, size_t index, size_t positional, PyObject* keyword_names, NodeId node) {
   auto* code = function ? (PyCodeObject*)((PyFunctionObject*)function)->func_code : nullptr;
-  if (!code || code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) return -1;
+  if (!code || code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) return false;
+  auto put = [node](std::vector<NodeId>& nodes, size_t at) {
+    nodes.resize(std::max(nodes.size(), at + 1), kKnown);
+    nodes[at] = node;
+    return true;
+  };
   if (index < positional) {
     size_t local = index + (function != callable);  // which is bound to an argument before the first
-    return local < static_cast<size_t>(code->co_argcount) ? static_cast<int>(local) : -1;
+    auto count = static_cast<size_t>(code->co_argcount);
+    if (local >= count) return code->co_flags & CO_VARARGS && put(rest, local - count);
+    nodes.emplace_back(static_cast<int>(local), node);
+    return true;
   }
-  PyObject* name = PyTuple_GET_ITEM(keyword_names, index - positional);
-  for (int i = code->co_posonlyargcount; i < code->co_argcount + code->co_kwonlyargcount; ++i)
-    if (PyUnicode_Compare(name, PyTuple_GET_ITEM(code->co_localsplusnames, i)) == 0) return i;
-  return -1;  // it ends up in **kwargs
+  auto local_of = [code](PyObject* name) {
+    for (int i = code->co_posonlyargcount; i < code->co_argcount + code->co_kwonlyargcount; ++i)
+      if (PyUnicode_Compare(name, PyTuple_GET_ITEM(code->co_localsplusnames, i)) == 0) return i;
+    return -1;
+  };
+  auto keyword = static_cast<Py_ssize_t>(index - positional);
+  if (int local = local_of(PyTuple_GET_ITEM(keyword_names, keyword)); local >= 0) {
+    nodes.emplace_back(local, node);
+    return true;
+  }
+  size_t before = 0;
+  for (Py_ssize_t i = 0; i < keyword; ++i) before += local_of(PyTuple_GET_ITEM(keyword_names, i)) < 0;
+  return code->co_flags & CO_VARKEYWORDS && put(named_rest, before);
 }
 
 bool Watch::is_unknown(PyObject* callable) const {
@@ -658,9 +681,12 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
   }
   Kind made = kind_of(type);
   bool holds_items = made == Kind::List || made == Kind::Dict || made == Kind::Tuple || made == Kind::Set;
-  // Looks at its arguments, as str and list do; also a class that is built on such a type.
-  bool consumes =
-      is_plain_constructor(type) || holds_items || (has_plain_new(type) && type->tp_new != PyBaseObject_Type.tp_new);
+  // Looks at its arguments, as str and list do; also a class that is built on such a type. Those of lists, dicts and
+  // sets leave them to __init__.
+  bool has_own_init = (made == Kind::List || made == Kind::Dict || made == Kind::Set) && is_python_class(type) &&
+                      method_is_python(type, "__init__");
+  bool has_own_new = has_plain_new(type) && type->tp_new != PyBaseObject_Type.tp_new;
+  bool consumes = !has_own_init && (is_plain_constructor(type) || holds_items || has_own_new);
   bool lazily_called = type == &PyMap_Type || type == &PyFilter_Type || is_defaultdict(type);
   bool prints = PyType_IsSubtype(type, &PyUnicode_Type) || (call.size() && args[0] == (PyObject*)&PyUnicode_Type);
   for (size_t i = 0; i < call.size() && alive(); ++i) {
@@ -670,7 +696,8 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
     } else if (kind_of(Py_TYPE(args[i])) == Kind::Iterator) {
       read_iterator(args[i]);
     } else if (consumes) {
-      if (is_tensor(args[i])) look_at_tensor(args[i], (PyObject*)type);
+      if (is_tensor(args[i]) && !asks_for_number(call.callable, args[i]) && !only_iterates(type, i))
+        look_at_tensor(args[i], call.callable);
       read_operand(args[i]);
       if (prints) read_printed(args[i]);
     }
@@ -678,6 +705,8 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
   std::optional<ConsumerScope> consumer;
   if (consumes) consumer.emplace(*this);
   py::Ref result = py::Ref::steal(make_object(call));
+  if (result && call.size() == 1 && asks_for_number(call.callable, args[0]))
+    call_again(call, {}, CallKind::TensorOp, result.get());
   constructing_ = nullptr;
   bool is_new = has_plain_new(type) || plug_.is_mode(type);
   if (result && Py_TYPE(result.get()) == type && is_new && !plug_.is_immutable(type) && !is_tensor(result.get()))

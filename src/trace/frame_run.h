@@ -121,12 +121,16 @@ class FrameRun {
   void rely_on_type(PyObject** slot);
   Next unpack_holder(uint32_t count);
   Next take_from_holder();
+  void look_for(PyObject* item, PyObject* container);
+  bool has_only_unlike_keys(PyObject* container);
+  bool hand_to_operator(uint32_t number);
   bool are_followed(int operands, bool joins) const;
   Next keep_parts(PyObject* made, const std::vector<NodeId>& nodes);
   std::vector<NodeId> parts_at(PyObject** slot);
   Next build_slice(uint32_t count);
   Next extend_holder(uint32_t arg);
   Next append_to_holder(uint32_t arg);
+  Next merge_holder(uint32_t arg);
   Next ask_tensor_truth();
   Next run_instead(PyObject* function, int operands, int below = 0);  // `below` them, slots that go, too
   Next branch_on_node(bool jump_if, uint32_t target);

@@ -134,7 +134,7 @@ Next FrameRun::step_variables(uint8_t operation, uint32_t arg) {
       PyObject* cell = PyCell_New(locals_[arg]);
       if (!cell) return Next::Error;
       watch_.mark_fresh(cell);
-      watch_.settle(std::exchange(nodes_[arg], kKnown));
+      watch_.fill_cell(cell, std::exchange(nodes_[arg], kKnown));
       Py_XDECREF(locals_[arg]);
       locals_[arg] = cell;
       return Next::Go;
@@ -192,12 +192,18 @@ Next FrameRun::binary(uint32_t arg) {
     if (kind == Kind::List || kind == Kind::Dict || kind == Kind::Set || kind == Kind::Iterator)
       watch_.mutate(left, "an in-place operator");
   }
+  bool followed = are_followed(2, true), handed = followed && hand_to_operator(arg);
+  size_t frames = watch_.frames;
   PyObject* result = program::kOperators[arg].apply(left, right);
+  watch_.handover = {};
   NodeId node = kKnown;
-  if (result && are_followed(2, true)) {
+  if (result && followed) {
     if (watch_.is_tensor(left) || watch_.is_tensor(right)) check_is_tensor(result);
-    if (StandIns* again = watch_.stand_ins())
+    if (watch_.frames != frames) {  // Python code has done it, and was watched
+      if (!handed) settle_top(2);
+    } else if (StandIns* again = watch_.stand_ins()) {
       node = again->apply(program::kOperators[arg].apply, value_at(sp_ - 2), value_at(sp_ - 1), result);
+    }
   }
   if (result && watch_.alive()) {
     if (watch_.is_tensor(result))
@@ -277,8 +283,9 @@ Next FrameRun::call_with_tuple(uint32_t arg) {
     }
   }
   std::vector<NodeId> nodes;
+  bool has_nodes = stack_nodes_ != 0;
   for (PyObject** slot : {at, keywords ? sp_ - 1 : nullptr}) {
-    if (!slot || !stack_nodes_) continue;
+    if (!slot || !has_nodes) continue;
     const Node* holder = holder_at(slot);
     if (holder)
       nodes.insert(nodes.end(), holder->items.begin(), holder->items.end());
@@ -396,6 +403,34 @@ Next FrameRun::take_item() {
   return replace_followed(2, result, made != kKnown ? made : watch_.carried(node, result));
 }
 
+// Before `item in container`: what of it stand-ins cannot repeat.
+void FrameRun::look_for(PyObject* item, PyObject* container) {
+  static PyObject* name = PyUnicode_InternFromString("__contains__");
+  if (!watch_.stand_ins()) return;
+  PyObject* method = watch_.is_tensor(container) ? _PyType_Lookup(Py_TYPE(container), name) : nullptr;
+  if (method && PyFunction_Check(method)) return;  // which is watched
+  if (watch_.is_tensor(item) && has_only_unlike_keys(container)) return;
+  watch_.look_at_tensor(item, "`in`");
+  watch_.look_at_tensor(container, "`in`");
+}
+
+// A dict or set in which a tensor is found by identity or not at all: tensors are hashed by their addresses.
+bool FrameRun::has_only_unlike_keys(PyObject* container) {
+  Py_ssize_t position = 0;
+  PyObject *key, *value;
+  auto is_unlike = [this](PyObject* other) { return watch_.is_plain_tensor(other) || is_unlike_tensor(other); };
+  if (PyAnySet_CheckExact(container)) {
+    while (mg_set_next(container, &position, &key))
+      if (!is_unlike(key)) return false;
+  } else if (PyDict_CheckExact(container)) {
+    while (PyDict_Next(container, &position, &key, &value))
+      if (!is_unlike(key)) return false;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
   int target = static_cast<int>(arg);
   switch (operation) {
@@ -423,8 +458,7 @@ Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
     }
     case MG_CONTAINS_OP: {
       PyObject *item = sp_[-2], *container = sp_[-1];
-      watch_.look_at_tensor(item, "`in`");
-      watch_.look_at_tensor(container, "`in`");
+      look_for(item, container);
       if (watch_.is_dict(container))
         watch_.read_dict_key(container, item);
       else

@@ -34,13 +34,10 @@ int operand_count(uint8_t operation, uint32_t arg) {
     case MG_UNPACK_EX:
     case MG_SET_ADD:
     case MG_SET_UPDATE:
-    case MG_DICT_UPDATE:
-    case MG_DICT_MERGE:
     case MG_CONVERT_VALUE: return 1;
     case MG_DELETE_SUBSCR:
     case MG_CONTAINS_OP:
     case MG_IS_OP:
-    case MG_MAP_ADD:
     case MG_SET_FUNCTION_ATTRIBUTE:
     case MG_MATCH_KEYS:
     case MG_IMPORT_NAME: return 2;
@@ -50,6 +47,15 @@ int operand_count(uint8_t operation, uint32_t arg) {
     case MG_BUILD_STRING: return count;
     default: return -1;
   }
+}
+
+// Of the value that a dict has for a text.
+NodeId value_in(PyObject* dict, const Node& holder, PyObject* text) {
+  Py_ssize_t position = 0;
+  PyObject *key, *value;
+  for (size_t i = 0; PyDict_Next(dict, &position, &key, &value) && i < holder.items.size(); ++i)
+    if (PyUnicode_Compare(key, text) == 0) return holder.items[i];
+  return kKnown;
 }
 
 }  // namespace
@@ -78,8 +84,17 @@ void FrameRun::take_nodes() {
   Watch::Handover handed = std::exchange(watch_.handover, {});
   if (view_.generator) is_direct_ = handed.generator == view_.generator;
   if (view_.generator || handed.function != (PyObject*)view_.function) return;
-  is_direct_ = true;
+  is_direct_ = !handed.is_operator;
   for (auto [local, node] : handed.nodes) nodes_[static_cast<size_t>(local)] = node;
+  const PyCodeObject* code = view_.code;
+  int local = code->co_argcount + code->co_kwonlyargcount;
+  for (auto* rest : {&handed.rest, &handed.named_rest}) {
+    if (rest == &handed.named_rest && code->co_flags & CO_VARARGS) ++local;
+    if (rest->empty()) continue;
+    PyObject* container = locals_[local];
+    rest->resize(static_cast<size_t>(PyObject_Size(container)), kKnown);
+    nodes_[static_cast<size_t>(local)] = watch_.provenance.add_holder(container, std::move(*rest));
+  }
 }
 
 // `nodes` are those of `args`, in the order of the call.
@@ -98,10 +113,8 @@ void FrameRun::hand_over(PyObject* callable, PyObject* const* args, const std::v
   for (size_t i = 0; i < nodes.size(); ++i) {
     NodeId node = nodes[i];
     if (watch_.provenance.is_known(node)) continue;
-    int local = handover.local_of(callable, i, positional, keyword_names);
-    if (local >= 0)
-      handover.nodes.emplace_back(local, node);
-    else if (model == Model::Types && is_number(args[i]))
+    if (handover.give(callable, i, positional, keyword_names, node)) continue;
+    if (model == Model::Types && is_number(args[i]))
       watch_.provenance[node].typed = true;
     else if (model == Model::SetAttribute && i + 1 == nodes.size())
       handover.stored = node;
@@ -114,6 +127,21 @@ void FrameRun::hand_over(PyObject* callable, PyObject* const* args, const std::v
     else
       watch_.settle(node);
   }
+}
+
+// An operator of tensors that torch has in Python, like 1 / x, gets the node of the other operand. False: it is in C.
+bool FrameRun::hand_to_operator(uint32_t number) {
+  bool reflected = !watch_.is_tensor(sp_[-2]);
+  PyObject** self = reflected ? sp_ - 1 : sp_ - 2;
+  if (!watch_.is_tensor(*self)) return false;
+  PyObject* method = _PyType_Lookup(Py_TYPE(*self), program::method_name(number, reflected));
+  if (!method || !PyFunction_Check(method)) return false;
+  NodeId other = node_at(reflected ? sp_ - 2 : sp_ - 1);
+  if (watch_.provenance.is_known(other)) return true;
+  watch_.handover = {};
+  watch_.handover.function = method;
+  watch_.handover.is_operator = true;
+  return watch_.handover.give(method, 1, 2, nullptr, other);
 }
 
 Next FrameRun::made(bool success, size_t before) {
@@ -333,6 +361,25 @@ Next FrameRun::extend_holder(uint32_t arg) {
   return next;
 }
 
+// f(**named): likewise, while it holds nothing else.
+Next FrameRun::merge_holder(uint32_t arg) {
+  PyObject** into = sp_ - 1 - arg;
+  if (PyDict_GET_SIZE(*into)) {  // whose values may be replaced
+    watch_.settle(node_at(into));
+    set_node(into, kKnown);
+    settle_top(1);
+  }
+  std::vector<NodeId> nodes;
+  if (const Node* holder = holder_at(sp_ - 1); holder && PyDict_CheckExact(sp_[-1])) {
+    nodes = holder->items;
+    set_node(sp_ - 1, kKnown);
+  }
+  settle_top(1);
+  Next next = step_variables(MG_DICT_MERGE, arg);
+  if (next == Next::Go && !nodes.empty()) set_node(into, watch_.provenance.add_holder(*into, std::move(nodes)));
+  return next;
+}
+
 Next FrameRun::append_to_holder(uint32_t arg) {
   PyObject** list = sp_ - 1 - arg;
   NodeId node = node_at(sp_ - 1);
@@ -353,7 +400,9 @@ Next FrameRun::take_from_holder() {
   PyErr_Clear();
   watch_.settle(node_at(sp_ - 1));
   NodeId node = kKnown;
-  if (holder && !PyDict_Check(sp_[-2]) && index >= 0 && static_cast<size_t>(index) < holder->items.size())
+  if (holder && PyDict_CheckExact(sp_[-2]) && PyUnicode_CheckExact(sp_[-1]) && mg_has_only_text_keys(sp_[-2]))
+    node = value_in(sp_[-2], *holder, sp_[-1]);
+  else if (holder && !PyDict_Check(sp_[-2]) && index >= 0 && static_cast<size_t>(index) < holder->items.size())
     node = holder->items[static_cast<size_t>(index)];
   else if (NodeId tuple = foreign_tuple_at(sp_ - 2); tuple != kKnown && index >= 0 && index < PyTuple_GET_SIZE(sp_[-2]))
     node = watch_.provenance.add_item(tuple, static_cast<uint32_t>(index), PyTuple_GET_ITEM(sp_[-2], index));
@@ -406,6 +455,15 @@ Next FrameRun::step_with_nodes(uint8_t operation, uint32_t arg) {
     case MG_BUILD_SLICE: return build_slice(arg);
     case MG_LIST_EXTEND: return extend_holder(arg);
     case MG_LIST_APPEND: return append_to_holder(arg);
+    case MG_DICT_MERGE: return merge_holder(arg);
+    case MG_DICT_UPDATE:
+    case MG_MAP_ADD: {
+      PyObject** into = sp_ - 1 - (operation == MG_MAP_ADD) - offset;
+      watch_.settle(node_at(into));
+      set_node(into, kKnown);
+      settle_top(operation == MG_MAP_ADD ? 2 : 1);
+      break;
+    }
     case MG_LIST_TO_TUPLE: {
       std::vector<NodeId> nodes = parts_at(sp_ - 1);
       set_node(sp_ - 1, kKnown);

@@ -49,6 +49,15 @@ NodeId Watch::carried(NodeId node, PyObject* found) {
   return kKnown;
 }
 
+Value Watch::content(PyObject* cell) const {
+  const Node* holder = provenance.holder(cell);
+  return {PyCell_GET(cell), holder && !provenance.is_known(holder->items[0]) ? holder->items[0] : kKnown};
+}
+
+void Watch::fill_cell(PyObject* cell, NodeId node) {
+  if (!provenance.is_known(node) || provenance.holder(cell)) provenance.add_holder(cell, {node});
+}
+
 // ---- sizes and numbers that stay open
 
 void Watch::open_numbers(PyObject* callable, const guard::CallArguments& call) {
@@ -57,11 +66,7 @@ void Watch::open_numbers(PyObject* callable, const guard::CallArguments& call) {
     open_numbers_.emplace_back(number, id);
     if (number.dict) continue;
     auto index = static_cast<size_t>(number.argument);
-    int local = handover.local_of(callable, index, call.positional, call.keyword_names);
-    if (local >= 0)
-      handover.nodes.emplace_back(local, id);
-    else
-      settle(id);
+    if (!handover.give(callable, index, call.positional, call.keyword_names, id)) settle(id);
   }
 }
 

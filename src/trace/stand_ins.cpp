@@ -96,6 +96,15 @@ NodeId StandIns::length(PyObject* tensor, PyObject* result) {
       result);
 }
 
+void StandIns::ask_truth(PyObject* tensor) {
+  again(
+      [&]() -> PyObject* {
+        py::Ref object = of({tensor});
+        return object && PyObject_IsTrue(object.get()) >= 0 ? Py_NewRef(Py_None) : nullptr;
+      },
+      Py_None);
+}
+
 void StandIns::set_item(PyObject* tensor, Value key, Value value) {
   admit(key);
   admit(value);

@@ -29,6 +29,7 @@ class StandIns {
   NodeId compare(Value left, Value right, int how, PyObject* result);
   NodeId get_attribute(PyObject* tensor, PyObject* name, PyObject* result);
   NodeId length(PyObject* tensor, PyObject* result);
+  void ask_truth(PyObject* tensor);
   void set_item(PyObject* tensor, Value key, Value value);
 
   // Whether it is a tensor, or contains one or a number that is followed.

@@ -293,6 +293,7 @@ void Watch::walk(PyObject* value, bool printed) {
       if (kind == Kind::Atom || kind == Kind::Tensor || !watch.alive()) return;
       if (kind == Kind::Identity) {
         if (printed && PyType_Check(object)) watch.read_names(object, &PyType_Type);
+      if (PyCell_Check(object)) watch.settle(watch.content(object).node);
         if (printed && PyFunction_Check(object)) watch.read_names(object, &PyFunction_Type);
         if (printed && PyMethod_Check(object)) visit(PyMethod_GET_FUNCTION(object)), visit(PyMethod_GET_SELF(object));
         if (PyType_Check(object) && Py_TYPE(object) != &PyType_Type) watch.guards.read_specials(Py_TYPE(object));
@@ -355,7 +356,9 @@ void Watch::read_truth(PyObject* value) {
   if (value == Py_True || value == Py_False || value == Py_None || !alive()) return;
   switch (kind_of(Py_TYPE(value))) {
     case Kind::Atom: break;
-    case Kind::Tensor: look_at_tensor(value, "a condition"); break;
+    case Kind::Tensor:
+      if (StandIns* again = stand_ins()) again->ask_truth(value);
+      break;
     case Kind::Identity:
       if (PyType_Check(value)) guards.read_specials(Py_TYPE(value));
       break;
@@ -366,7 +369,8 @@ void Watch::read_truth(PyObject* value) {
 }
 
 NodeId Watch::look_up_cell(PyObject* cell) {
-  if (!alive() || is_fresh(cell)) return kKnown;
+  if (!alive()) return kKnown;
+  if (is_fresh(cell)) return content(cell).node;
   if (const Effect* write = is_changed(cell) ? last_write(cell, nullptr) : nullptr)
     return written(*write, PyCell_GET(cell));
   PyObject* value = PyCell_GET(cell);
@@ -387,7 +391,6 @@ void Watch::read_iterable(PyObject* value) {
   if (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(Py_TYPE(value));
   if (kind == Kind::Identity && PyType_Check(value)) return guards.read_specials(Py_TYPE(value));
   if (kind == Kind::Unknown) return give_up("the call iterates over a " + type_name(value));
-  if (kind == Kind::Tensor) look_at_tensor(value, "a loop");
   if (kind != Kind::Instance) read_contents(value);
 }
 
@@ -560,6 +563,7 @@ void Watch::write_attribute(PyObject* object, PyObject* name, Value value, bool 
   guards.read_type(type, name);
   if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(type);
   if (is_tensor(object)) return give_up("the call sets the attribute '" + text(name) + "' of a tensor");
+  if (PyCell_Check(object)) fill_cell(object, kKnown);
   bool generic = direct || type->tp_setattro == PyObject_GenericSetAttr;
   bool python = kind_of(type) != Kind::Unknown && (type->tp_flags & Py_TPFLAGS_HEAPTYPE);
   bool watched = method_is_python(type, value.object ? "__setattr__" : "__delattr__");
@@ -636,7 +640,8 @@ void Watch::write_global(PyObject* globals, PyObject* name, Value value) {
 }
 
 void Watch::write_cell(PyObject* cell, Value value) {
-  if (!alive() || is_fresh(cell)) return settle(value.node);
+  if (!alive()) return;
+  if (is_fresh(cell)) return fill_cell(cell, value.node);
   Effect effect{program::Op::SetCell, cell, {}, {}, {{py::Ref::borrow(cell), kKnown}}};
   if (value.object) effect.operands.emplace_back(py::Ref::borrow(value.object), value.node);
   add(std::move(effect));

@@ -120,6 +120,7 @@ class Watch {
     return known ? *known : new_kind(type);
   }
   bool is_tensor(PyObject* object) const { return plug_.is_tensor(object); }
+  bool is_plain_tensor(PyObject* object) const { return is_tensor(object) && plug_.why_not_plain(object).empty(); }
   bool is_dict(PyObject* object) { return PyDict_CheckExact(object) || kind_of(Py_TYPE(object)) == Kind::Dict; }
 
   // ---- values that are only carried along
@@ -133,13 +134,15 @@ class Watch {
     PyObject* function = nullptr;
     PyObject* generator = nullptr;              // that is resumed, in place of a function
     std::vector<std::pair<int, NodeId>> nodes;  // of its local variables
+    std::vector<NodeId> rest, named_rest;       // of what ends up in *args and in **kwargs
+    bool is_operator = false;                   // an instruction that is no call runs the function
     NodeId stored = kKnown;                     // of what setattr or the like is to store
     std::vector<NodeId> operands;               // of the arguments of tensor work; empty: none
     NodeId returned = kKnown;
     // For a call of this: the function behind it, if it is written in Python.
     void expect(PyObject* callable);
-    // The local variable of that function that receives an argument; -1: it is not known.
-    int local_of(PyObject* callable, size_t index, size_t positional, PyObject* keyword_names) const;
+    // The node of an argument, to the variable of that function that receives it. False: it is not known.
+    bool give(PyObject* callable, size_t index, size_t positional, PyObject* keyword_names, NodeId node);
   } handover;
   // Those of the numbers that the arguments leave open, for the call that is watched.
   void open_numbers(PyObject* callable, const guard::CallArguments& call);
@@ -167,6 +170,9 @@ class Watch {
   NodeId look_up_key(PyObject* dict, PyObject* key);
   NodeId look_up_global(PyObject* globals, PyObject* builtins, PyObject* name);
   NodeId look_up_cell(PyObject* cell);
+  // Of a cell that this call made.
+  Value content(PyObject* cell) const;
+  void fill_cell(PyObject* cell, NodeId node);
   void read_attribute(PyObject* object, PyObject* name) { settle(look_up_attribute(object, name)); }
   NodeId finish_attribute(PyObject* object, PyObject* name, PyObject* value);  // after it
   void read_dict_key(PyObject* dict, PyObject* key) { settle(look_up_key(dict, key)); }

@@ -188,6 +188,7 @@ void Writer::close_nodes() {
     node.kind = Node::Kind::Register;
     node.number = node_registers_[id];  // or none, if nobody can reach it any more
     node.typed = false;
+    node.symbol.reset();  // of a recording that is over
   }
   nodes.forget_reads();
   nodes.truths.clear();
@@ -271,9 +272,10 @@ uint32_t Writer::describe(PyObject* value) {
       items.push_back(visit(PyList_GET_ITEM(list.get(), i)));
     return emit(Op::Set, 0, items);
   }
-  if (PyCell_Check(value))
-    return emit(Op::Cell, 0,
-                PyCell_GET(value) ? std::vector<uint32_t>{visit(PyCell_GET(value))} : std::vector<uint32_t>());
+  if (PyCell_Check(value)) {
+    PyObject* content = PyCell_GET(value);
+    return emit(Op::Cell, 0, content ? std::vector{this->value(watch_.content(value))} : std::vector<uint32_t>());
+  }
   if (PyFunction_Check(value)) return function((PyFunctionObject*)value);
   if (PyGen_CheckExact(value)) return generator(value);
   if (mg_is_plain_iterator(type)) return iterator(value);

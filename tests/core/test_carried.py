@@ -90,12 +90,66 @@ CASES = {
     ),
     "equal_keys": Case(OBJECT + "def f(): return {1: o.n, True: o.m}", ["pass", "o.n = 2", "o.m = 8"], 3),
     "star_arguments": Case(
-        OBJECT + "def g(*a, **k): return a, k\ndef f(): return g(o.n, m=o.m)", ["pass", "o.n = 2", "o.n = 0"], 2
+        OBJECT + "def g(*a, **k): return a, k\ndef f(): return g(o.n, m=o.m)", ["pass", "o.n = 2", "o.m = 'a'"], 1
+    ),
+    "star_arguments_passed_on": Case(
+        OBJECT
+        + "def h(a, b, *, c, d=0): return a, b + 1, [c], d\ndef g(*a, **k): return h(*a, **k)\n"
+        + "def f(): return g(1, o.n, d=o.m, c=2), g(o.m, 3, c=o.n)",
+        ["pass", "o.n = 2", "o.m = 8", "o.m = 0.5"],
+        1,
+    ),
+    "star_arguments_changed": Case(
+        OBJECT + "def g(*a, **k):\n  k['m'] = a[0]\n  k.update(n=k.pop('n') + 1)\n  return k\n"
+        "def f(): return g(o.n, m=o.m, n=o.n)",
+        ["pass", "o.n = 2", "o.m = 8", "o.n = 0"],
+        4,
+    ),
+    "one_star_and_two": Case(
+        OBJECT
+        + "def g(a, b, c): return a, b, c\ndef f():\n  o.n += 1\n  t, d = (1, o.n), {'c': 5}\n  return g(*t, **d)",
+        COUNT_UP,
+        1,
+        "vars(o)",
+    ),
+    "two_double_stars": Case(
+        OBJECT + "def g(**k): return k\ndef f():\n  a, b = {'n': o.n}, {'m': o.m}\n  return g(**a, **b), g(**b)",
+        ["pass", "o.n = 2", "o.m = 8", "o.n = 0"],
+        4,
+    ),
+    "overwritten_in_a_display": Case(
+        OBJECT + "def f():\n  o.n += 1\n  return {'n': o.n, **{'n': 5, 'm': 1}}", COUNT_UP, 6, "vars(o)"
+    ),
+    "not_overwritten_in_a_display": Case(
+        OBJECT + "D = {'m': 1}\ndef f():\n  return {'n': o.n, **D}", ["pass", "o.n = 2", "D['n'] = 7", "o.n = 3"], 4
     ),
     "generator": Case(
         OBJECT + "def g(n):\n  yield n\n  yield n + 1\ndef f(): return list(g(o.n))", ["pass", "o.n = 2", "o.n = 0"], 2
     ),
-    "cell": Case(OBJECT + "def f():\n  n = o.n\n  g = lambda: n\n  return g()", ["pass", "o.n = 2", "o.n = 0"], 2),
+    "cell": Case(OBJECT + "def f():\n  n = o.n\n  g = lambda: n\n  return g()", ["pass", "o.n = 2", "o.n = 0"], 1),
+    "cell_of_an_argument": Case(
+        OBJECT + "def h(n):\n  g = lambda: n + 1\n  return g(), n\ndef f(): return h(o.n)",
+        ["pass", "o.n = 2", "o.n = 0"],
+        1,
+    ),
+    "cell_that_is_written": Case(
+        OBJECT + "def f():\n  n = o.n\n  def g():\n    nonlocal n\n    n = n + o.m\n  g()\n  m = n\n  n = 3\n  g()\n"
+        "  return n, m",
+        ["pass", "o.n = 2", "o.m = 8"],
+        1,
+    ),
+    "cell_of_a_function_that_is_returned": Case(
+        OBJECT + "def f():\n  n = o.n\n  g = lambda: n\n  return g\nf_ = f\ndef f():\n  g = f_()\n  return g, g()",
+        ["pass", "o.n = 2", "o.n = 0"],
+        1,
+        "o.n",
+    ),
+    "cell_that_is_looked_into": Case(
+        OBJECT + "def f():\n  n = o.n\n  g = lambda: n\n  c = g.__closure__[0]\n  a = c.cell_contents\n"
+        "  c.cell_contents = 3\n  return a, n, g()",
+        ["pass", "o.n = 2", "o.n = 0", "o.n = 3", "o.n = 4"],
+        4,
+    ),
     "read_back_after_a_write": Case(
         OBJECT + "def f():\n  o.n = o.m + 1\n  o.m = o.n * 2\n  return o.n, o.m",
         ["pass", "o.m = 2", "o.m = 0.5"],
