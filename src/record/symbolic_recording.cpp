@@ -226,6 +226,14 @@ class BesideRecording final : public runtime::SymbolicRecording {
       runtime::throw_python_error(PyExc_RuntimeError, refusal.reason);
     };
     options.beside = true;
+    options.answers = true;
+    options.answer = [this](const at::Tensor& stand_in) -> std::optional<c10::Scalar> {
+      auto found = reals_.find(stand_in.unsafeGetTensorImpl());
+      at::Tensor real(found == reals_.end() ? nullptr : pairs_.at(found->second).real.lock());
+      if (!real.defined()) return std::nullopt;
+      c10::impl::ExcludeDispatchKeyGuard off(kBothKeys);
+      return real.item();
+    };
     return options;
   }
 
@@ -250,14 +258,6 @@ class BesideRecording final : public runtime::SymbolicRecording {
 
   bool is_usable(PyObject* tensor) {
     auto reason = why_not_plain(tensor);
-    options.answers = true;
-    options.answer = [this](const at::Tensor& stand_in) -> std::optional<c10::Scalar> {
-      auto found = reals_.find(stand_in.unsafeGetTensorImpl());
-      at::Tensor real(found == reals_.end() ? nullptr : pairs_.at(found->second).real.lock());
-      if (!real.defined()) return std::nullopt;
-      c10::impl::ExcludeDispatchKeyGuard off(kBothKeys);
-      return real.item();
-    };
     if (!reason.empty()) fail(reason);
     return reason.empty();
   }
@@ -269,6 +269,7 @@ class BesideRecording final : public runtime::SymbolicRecording {
 
   void pair(PyObject* tensor, at::Tensor stand_in) {
     const at::Tensor& real = unpack_tensor(tensor);
+    reals_.emplace(stand_in.unsafeGetTensorImpl(), real.unsafeGetTensorImpl());
     pairs_.emplace(real.unsafeGetTensorImpl(), Pair{WeakTensor(real.getIntrusivePtr()), std::move(stand_in)});
   }
 
@@ -294,9 +295,9 @@ class BesideRecording final : public runtime::SymbolicRecording {
   std::function<void(std::string)> on_fail_;
   bool has_failed_ = false;
   TraceRecorder recorder_;
-    reals_.emplace(stand_in.unsafeGetTensorImpl(), real.unsafeGetTensorImpl());
   std::shared_ptr<Symbols> symbols_;
   ska::flat_hash_map<c10::TensorImpl*, Pair> pairs_;  // by the real tensor
+  ska::flat_hash_map<c10::TensorImpl*, c10::TensorImpl*> reals_;  // by what stands for them
   std::vector<py::Ref> states_;
 };
 
@@ -307,4 +308,3 @@ std::unique_ptr<runtime::SymbolicRecording> start_symbolic_recording(std::functi
 }
 
 }  // namespace magneto::record
-  ska::flat_hash_map<c10::TensorImpl*, c10::TensorImpl*> reals_;  // by what stands for them

@@ -271,6 +271,12 @@ void TraceRecorder::execute(const OperatorHandle& op, const SchemaInfo& info, c1
       return replaced.emplace_back(tensor, trace_for(tensor)).second;
     });
   }
+  if (info.answer == graph::Answer::Number && options().answer) {
+    auto number = options().answer(stack->back().toTensor());
+    if (!number) data_dependent(value_asked(info));
+    stack->back() = *number;
+    return;
+  }
   try {
     infer(op, info, keys, stack);
   } catch (const NotInferable& error) {
@@ -295,12 +301,6 @@ std::optional<at::Tensor> TraceRecorder::contents_of(const at::Tensor& tensor) {
 }
 
 void TraceRecorder::execute_on_contents(const OperatorHandle& op, const SchemaInfo& info, c10::DispatchKey,
-  if (info.answer == graph::Answer::Number && options().answer) {
-    auto number = options().answer(stack->back().toTensor());
-    if (!number) data_dependent(value_asked(info));
-    stack->back() = *number;
-    return;
-  }
                                         c10::DispatchKeySet, Stack* stack) {
   size_t base = stack->size() - info.written.size();
   bool known = fits_memory(op, info, *stack);

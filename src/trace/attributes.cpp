@@ -122,13 +122,13 @@ NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
     give_up("the call reads an attribute whose name is no plain string");
     return kKnown;
   }
+  if (PyCell_Check(object)) settle(content(object).node);
   if (const NodeId* known = effects.empty() ? attributes_.find(object, name) : nullptr) return *known;
   PyTypeObject* type = Py_TYPE(object);
   if (type == &PySuper_Type) {
     read_super(object, name);
     return kKnown;
   }
-  if (PyCell_Check(object)) settle(content(object).node);
   if (PyModule_Check(object)) {
     PyObject* dict = PyModule_GetDict(object);
     guards.read_type(type, name);

@@ -290,10 +290,10 @@ void Watch::walk(PyObject* value, bool printed) {
     void look_at(PyObject* object) {
       Kind kind = watch.kind_of(Py_TYPE(object));
       if (kind == Kind::Tensor && printed) watch.look_at_tensor(object, "printing");
+      if (PyCell_Check(object)) watch.settle(watch.content(object).node);
       if (kind == Kind::Atom || kind == Kind::Tensor || !watch.alive()) return;
       if (kind == Kind::Identity) {
         if (printed && PyType_Check(object)) watch.read_names(object, &PyType_Type);
-      if (PyCell_Check(object)) watch.settle(watch.content(object).node);
         if (printed && PyFunction_Check(object)) watch.read_names(object, &PyFunction_Type);
         if (printed && PyMethod_Check(object)) visit(PyMethod_GET_FUNCTION(object)), visit(PyMethod_GET_SELF(object));
         if (PyType_Check(object) && Py_TYPE(object) != &PyType_Type) watch.guards.read_specials(Py_TYPE(object));
@@ -560,10 +560,10 @@ void Watch::write_attribute(PyObject* object, PyObject* name, Value value, bool 
   if (!alive()) return;
   PyTypeObject* type = Py_TYPE(object);
   if (!PyUnicode_CheckExact(name)) return give_up("the call sets an attribute whose name is no plain string");
+  if (PyCell_Check(object)) fill_cell(object, kKnown);
   guards.read_type(type, name);
   if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(type);
   if (is_tensor(object)) return give_up("the call sets the attribute '" + text(name) + "' of a tensor");
-  if (PyCell_Check(object)) fill_cell(object, kKnown);
   bool generic = direct || type->tp_setattro == PyObject_GenericSetAttr;
   bool python = kind_of(type) != Kind::Unknown && (type->tp_flags & Py_TPFLAGS_HEAPTYPE);
   bool watched = method_is_python(type, value.object ? "__setattr__" : "__delattr__");
