@@ -539,7 +539,7 @@ class GraphValue:
         """
 
     @property
-    def hint(self) -> int | None:
+    def hint(self) -> int | float | None:
         """Of a size: the number in the recorded call."""
 
     @property

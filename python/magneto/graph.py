@@ -194,6 +194,8 @@ class _Exporter:
                 return node
             case ast.Compare(left, [op], [right]):
                 return self.fx.call_function(BINARY[type(op)], (self.size(left), self.size(right)))
+            case ast.Call(ast.Name("bits"), [number]):  # of an input that is a float
+                return self.size(number)
             case ast.Call(ast.Name(name), args) if name in CALLS:
                 return self.fx.call_function(CALLS[name], tuple(self.size(item) for item in args))
         raise UserError(f"torch.fx has no operator for the size {ast.unparse(tree)}")

@@ -45,6 +45,7 @@ void SizeBinding::check_sources(const Graph& graph) const {
 void SizeBinding::demand(const Graph& graph, uint32_t input) {
   const Value& value = graph.values[graph.inputs[input]];
   if (value.role == Role::Size) {
+    if (symbols_->type(value.shape[0]) == Symbols::Type::Float) return;  // a symbol of its own
     demands_.push_back({input, 0, Demand::Given, value.shape[0], 0, false});
     return;
   }

@@ -519,6 +519,14 @@ ExprId Symbols::to_float(ExprId a) {
   return is(a, Kind::Int) ? real(static_cast<double>(value(a))) : intern(Kind::ToFloat, {a});
 }
 
+ExprId Symbols::from_bits(ExprId a) {
+  require(a, Type::Int, "bits()");
+  a = simplify(a);
+  if (is(a, Kind::Symbol)) symbols_[static_cast<size_t>(value(a))].is_float = true;
+  ExprId expr = intern(Kind::FromBits, {a});
+  return is(a, Kind::Int) ? real(hints_[expr].real) : expr;
+}
+
 ExprId Symbols::truediv(ExprId a, ExprId b) {
   if (type(b) == Type::Int) require_nonzero(b);
   return floats(Kind::FloatDiv, a, b);

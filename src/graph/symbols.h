@@ -1,5 +1,6 @@
 // Sizes that differ from run to run: symbols, expressions over them in a simplified form, and what is assumed of them.
 #pragma once
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -19,6 +20,12 @@ union Number {
   int64_t integer;
   double real;
 };
+
+// A float as an integer and back: its bits, but so that it is some NaN, and not -0.0, that is the integer without an
+// opposite.
+constexpr int64_t kBitsOfFloats = 0x7ff8000000000001;
+inline int64_t bits_of(double number) { return std::bit_cast<int64_t>(number) ^ kBitsOfFloats; }
+inline double float_of(int64_t bits) { return std::bit_cast<double>(bits ^ kBitsOfFloats); }
 
 // Both ends included; kMin and kMax stand for no bound.
 struct Range {
@@ -49,6 +56,7 @@ struct Symbol {
   Range range;       // of the values for which the recording holds
   SymbolSource source;
   ExprId expr;
+  bool is_float = false;  // its values are the bits of floats
 };
 
 // An append-only table of expressions, shared by a recording and its graph. An argument stands before the expression
@@ -98,6 +106,7 @@ class Symbols {
   ExprId pow(ExprId a, ExprId b);  // integers: the exponent may not be negative
   // Floats.
   ExprId to_float(ExprId a);
+  ExprId from_bits(ExprId a);  // an input that is a float is a symbol for its 64 bits
   ExprId truediv(ExprId a, ExprId b);
   ExprId floor(ExprId a);  // an integer, as ceil
   ExprId ceil(ExprId a);
@@ -184,6 +193,7 @@ class Symbols {
     And,
     // Floats, and conditions on them.
     ToFloat,
+    FromBits,
     FloatAdd,
     FloatMul,
     FloatDiv,
@@ -283,6 +293,7 @@ class Symbols {
   template <class F>
   void each_fact(F f) const;
   std::string write(const Fact& fact, bool in_words) const;
+  static std::string value_text(const Symbol& symbol, int64_t value);
   std::string failure(const std::string& what, ExprId expr, std::span<const int64_t> symbols) const;
 
   std::vector<Symbol> symbols_;

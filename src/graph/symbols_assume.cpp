@@ -154,6 +154,7 @@ ExprId Symbols::rebuild(ExprId expr) {
     case Kind::Not: return logical_not(part(0));
     case Kind::And: return fold(&Symbols::logical_and);
     case Kind::ToFloat: return to_float(part(0));
+    case Kind::FromBits: return from_bits(part(0));
     case Kind::FloatNeg: return neg(part(0));
     case Kind::FloatEq:
     case Kind::FloatLt:
@@ -217,7 +218,12 @@ int64_t Symbols::specialise(ExprId expr) {
 double Symbols::specialise_float(ExprId expr) {
   require(expr, Type::Float, "float()");
   double number = hints_[expr].real;
-  decide(eq(expr, real(number)));
+  // By bits, because a comparison does not tell 0.0 from -0.0, nor one NaN from anything else.
+  for (const Symbol& symbol : std::vector<Symbol>(symbols_)) {
+    if (symbol.is_float && contains(expr, symbol.expr)) specialise(symbol.expr);
+  }
+  expr = simplify(expr);
+  if (!is_constant(expr)) decide(eq(expr, real(number)));
   return number;
 }
 
@@ -377,7 +383,7 @@ std::string Symbols::failure(const std::string& what, ExprId expr, std::span<con
   const char* before = ": ";
   for (size_t i = 0; i < symbols_.size(); ++i) {
     if (!contains(expr, symbols_[i].expr)) continue;
-    text += before + words(symbols_[i].expr) + " is " + std::to_string(symbols[i]);
+    text += before + words(symbols_[i].expr) + " is " + value_text(symbols_[i], symbols[i]);
     before = ", ";
   }
   return text;
@@ -386,7 +392,8 @@ std::string Symbols::failure(const std::string& what, ExprId expr, std::span<con
 std::optional<std::string> Symbols::evaluate(std::span<const int64_t> symbols, std::span<const ExprId> plan,
                                              std::span<Number> values) const {
   for (size_t i = 0; i < symbols_.size(); ++i) {
-    const auto& [name, hint, range, source, expr] = symbols_[i];
+    const Range& range = symbols_[i].range;
+    ExprId expr = symbols_[i].expr;
     if (range.has(symbols[i])) continue;
     Fact broken = range.min == range.max   ? Fact{Kind::Eq, expr, range.min, true}
                   : symbols[i] < range.min ? Fact{Kind::Le, expr, range.min - 1, false}
@@ -499,6 +506,7 @@ void Symbols::compute_float(const Node& node, std::span<const Number> values, Nu
   double a = first.real, b = values[static_cast<size_t>(args_[node.first + node.count - 1])].real;
   switch (node.kind) {
     case Kind::ToFloat: result.real = static_cast<double>(first.integer); break;
+    case Kind::FromBits: result.real = float_of(first.integer); break;
     case Kind::FloatAdd: result.real = a + b; break;
     case Kind::FloatMul: result.real = a * b; break;
     case Kind::FloatDiv: result.real = a / b; break;

@@ -96,6 +96,11 @@ Piece Symbols::Writer::binary(ExprId expr, const char* sign, Level level) const 
 
 // sum == number or sum <= number, with what is subtracted on the other side: "s0 <= s1 + 2".
 Piece Symbols::Writer::comparison(Kind kind, ExprId sum, int64_t number, bool truth) const {
+  if (in_words && symbols.is(sum, Kind::Symbol)) {
+    const Symbol& symbol = symbols.symbols_[static_cast<size_t>(symbols.value(sum))];
+    if (symbol.is_float && kind == Kind::Eq)
+      return {of(sum).text + (truth ? " == " : " != ") + value_text(symbol, number), kCompare};
+  }
   std::vector<Term> left, right;
   for (Term term : symbols.poly(sum).terms) {
     bool other_side = term.coefficient < 0;
@@ -164,6 +169,7 @@ Piece Symbols::Writer::of(ExprId expr) const {
     case Kind::Floor: return call("floor", expr);
     case Kind::Ceil: return call("ceil", expr);
     case Kind::ToFloat: return call("float", expr);
+    case Kind::FromBits: return in_words ? of(symbols.arg(expr, 0)) : call("bits", expr);
     case Kind::FloatAdd: return binary(expr, " + ", kSum);
     case Kind::FloatMul: return binary(expr, "*", kProduct);
     case Kind::FloatDiv: return binary(expr, " / ", kProduct);
@@ -172,6 +178,10 @@ Piece Symbols::Writer::of(ExprId expr) const {
     case Kind::FloatPow: return binary(expr, "**", kPower);
     default: return condition(expr, true);
   }
+}
+
+std::string Symbols::value_text(const Symbol& symbol, int64_t value) {
+  return symbol.is_float ? number(float_of(value)).text : std::to_string(value);
 }
 
 std::string Symbols::text(ExprId expr) const { return Writer{*this, false}.of(expr).text; }
@@ -359,7 +369,8 @@ ExprId Symbols::Parser::name() {
     return *symbol;
   }
   bool extremum = name == "min" || name == "max";
-  if (!extremum && name != "floor" && name != "ceil" && name != "float") fail("a symbol of the graph");
+  if (!extremum && name != "floor" && name != "ceil" && name != "float" && name != "bits")
+    fail("a symbol of the graph");
   at = end;
   expect("(");
   ExprId result = disjunction();
@@ -370,7 +381,10 @@ ExprId Symbols::Parser::name() {
       result = name == "min" ? symbols.min(result, next) : symbols.max(result, next);
     } while (take(","));
   } else {
-    result = name == "floor" ? symbols.floor(result) : name == "ceil" ? symbols.ceil(result) : symbols.to_float(result);
+    result = name == "floor"  ? symbols.floor(result)
+             : name == "ceil" ? symbols.ceil(result)
+             : name == "bits" ? symbols.from_bits(result)
+                              : symbols.to_float(result);
   }
   expect(")");
   return result;

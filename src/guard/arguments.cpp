@@ -287,7 +287,7 @@ std::vector<Opening> Arguments::everything() const {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
     std::vector<int> sizes = node.kind == Kind::Tensor ? tensor_plug().openable(node.seen) : std::vector<int>();
-    bool is_number = node.kind == Kind::Atom && node.parent < 0 && PyLong_CheckExact(node.seen);
+    bool is_number = node.kind == Kind::Atom && node.parent < 0 && is_open_number(node.seen);
     if (!sizes.empty() || is_number) opened.push_back({i, std::move(sizes)});
   }
   return opened;

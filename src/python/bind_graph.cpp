@@ -282,12 +282,15 @@ void PyGraph::check_tensor(PyObject* object, ValueId id, const char* kind, size_
 void PyGraph::check_input(PyObject* input, size_t index) const {
   const graph::Value& value = graph_->values[graph_->inputs[index]];
   if (value.role != graph::Role::Size) return check_tensor(input, graph_->inputs[index], "input", index);
-  if (PyLong_Check(input) && !PyBool_Check(input)) {
+  bool is_float = value.dtype == c10::kDouble;
+  if (is_float && PyFloat_Check(input)) return;
+  if (!is_float && PyLong_Check(input) && !PyBool_Check(input)) {
     if (PyLong_AsLongLong(input) == -1 && PyErr_Occurred()) throw nb::python_error();
     return;
   }
   throw nb::type_error(("input " + std::to_string(index) + (value.name.empty() ? "" : " (" + value.name + ")") +
-                        ": expected an integer, got " + Py_TYPE(input)->tp_name)
+                        (is_float ? ": expected a float, got " : ": expected an integer, got ") +
+                        Py_TYPE(input)->tp_name)
                            .c_str());
 }
 
@@ -471,9 +474,11 @@ void bind_views(nb::module_& module) {
           "hint",
           [](const ValueView& view) -> nb::object {
             if (view.get().role != graph::Role::Size) return nb::none();
-            return nb::int_(view.graph->symbols->hint(view.get().shape[0]).integer);
+            graph::Number hint = view.graph->symbols->hint(view.get().shape[0]);
+            if (view.get().dtype == c10::kDouble) return nb::float_(hint.real);
+            return nb::int_(hint.integer);
           },
-          nb::sig("def hint(self) -> int | None"), "Of a size: the number in the recorded call.")
+          nb::sig("def hint(self) -> int | float | None"), "Of a size: the number in the recorded call.")
       .def_prop_ro("is_number", &is_number, "Whether it is a constant that was a Python number.")
       .def(
           "__deepcopy__", [](nb::handle self, nb::handle) { return nb::borrow(self); }, "memo"_a,

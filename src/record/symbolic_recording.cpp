@@ -86,7 +86,10 @@ class BesideRecording final : public runtime::SymbolicRecording {
 
   NumberId add_number(PyObject* value) override {
     NumberId number = 0;
-    attempt([&] { number = to_expr(recorder_.add_size(PyLong_AsLongLong(value), "", "", {}), *symbols_); });
+    attempt([&] {
+      number = PyFloat_CheckExact(value) ? recorder_.add_float(PyFloat_AS_DOUBLE(value), "")
+                                         : to_expr(recorder_.add_size(PyLong_AsLongLong(value), "", "", {}), *symbols_);
+    });
     return number;
   }
 
@@ -158,7 +161,7 @@ class BesideRecording final : public runtime::SymbolicRecording {
     try {
       std::optional<ExprId> a = expression(left),
                             b = how == Arithmetic::Negative || how == Arithmetic::Not ? ExprId(0) : expression(right);
-      if (a && b) {
+      if (a && b && !(how == Arithmetic::Power && may_fail(*a, *b))) {
         ExprId result = combine(*symbols_, how, *a, *b);
         if (is_value(*symbols_, result, value)) {
           return symbols_->is_constant(result) ? std::nullopt : std::optional(result);
@@ -280,6 +283,13 @@ class BesideRecording final : public runtime::SymbolicRecording {
     auto reason = why_not_given_out(tensor, recorder_.graph());
     if (!reason.empty()) fail(reason);
     return reason.empty();
+  }
+
+  // A power of floats for which Python has an error or a complex number.
+  bool may_fail(ExprId base, ExprId exponent) const {
+    using enum Symbols::Type;
+    if (symbols_->type(base) == Int && symbols_->type(exponent) == Int) return false;
+    return symbols_->type(base) != Int || symbols_->range(base).min < 1 || !symbols_->is_constant(exponent);
   }
 
   // None: a number that has no expression.

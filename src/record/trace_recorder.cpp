@@ -1,6 +1,7 @@
 // How real tensors and trace tensors take each other's place in a recording.
 #include "record/trace_recorder.h"
 
+#include <ATen/ScalarOps.h>
 #include <ATen/native/TypeProperties.h>
 
 #include <algorithm>
@@ -49,6 +50,15 @@ c10::SymDimVector strides_over(c10::SymIntArrayRef sizes, const at::Tensor& real
 c10::ScalarType type_as_number(const c10::Scalar& number, const at::native::ResultTypeState& types) {
   auto common = at::native::result_type(types);
   return types.dimResult == common ? number.type() : common;
+}
+
+// As torch wraps up a number that is none of ours; from now on it is taken for granted.
+at::Tensor plain_number(const c10::Scalar& number) {
+  at::Tensor made = number.isFloatingPoint() ? at::scalar_to_tensor(number.toDouble())
+                    : number.isBoolean()     ? at::scalar_to_tensor(number.toBool())
+                                             : at::scalar_to_tensor(number.toLong());
+  made.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return made;
 }
 
 }  // namespace
@@ -128,6 +138,15 @@ c10::SymInt TraceRecorder::add_size(int64_t number, const std::string& name, con
   graph::ExprId expr = make_symbol(number, {input, graph::SymbolSource::kNumber, name}, symbol, range);
   graph_.inputs.push_back(graph_.add_size(expr, name));
   return make_sym(symbols_, expr);
+}
+
+graph::ExprId TraceRecorder::add_float(double number, const std::string& name) {
+  auto input = static_cast<uint32_t>(graph_.inputs.size());
+  graph::SymbolSource source{input, graph::SymbolSource::kNumber, name};
+  graph::ExprId bits = symbols()->add_symbol(graph::bits_of(number), std::move(source), "", {});
+  graph::ExprId expr = symbols_->from_bits(bits);
+  graph_.inputs.push_back(graph_.add_size(expr, name));
+  return expr;
 }
 
 bool TraceRecorder::add_output_size(const c10::Scalar& number) {
@@ -228,7 +247,12 @@ void TraceRecorder::recover_numbers(const SchemaInfo& info, Stack* stack) {
       each_tensor((*stack)[k],
                   [&](const at::Tensor& tensor) { types = at::native::update_result_type_state(tensor, types); });
     }
-    Stack made{*number, type_as_number(*number, types), {}, c10::Device(c10::kCPU), {}};
+    c10::ScalarType type = type_as_number(*number, types);
+    if (c10::isReducedFloatingType(type)) {  // which would round it before kernels do
+      (*stack)[i] = plain_number(*number);
+      continue;
+    }
+    Stack made{*number, type, {}, c10::Device(c10::kCPU), {}};
     call_as_leaf(scalar_tensor, graph::schema_info(scalar_tensor), kNoteKey, c10::DispatchKeySet(c10::DispatchKey::CPU),
                  &made);
     (*stack)[i] = std::move(made[0]);

@@ -18,6 +18,8 @@ class TraceRecorder final : public Recorder {
   at::Tensor stand_in_for_gradient(const at::Tensor& output) override;
   // An integer argument that later calls may change, as the next input: what stands for it while the program runs.
   c10::SymInt add_size(int64_t number, const std::string& name, const std::string& symbol, graph::Range range);
+  // Likewise a float.
+  graph::ExprId add_float(double number, const std::string& name);
   // An output that is a symbolic number. False after refuse().
   bool add_output_size(const c10::Scalar& number);
   bool add_output_size(graph::ExprId expr);

@@ -455,9 +455,13 @@ std::optional<std::string> Replay::bind_sizes(const Slots& slots, PyObject* cons
   if (!sizes_) return std::nullopt;
   c10::SmallVector<int64_t, 8> given(graph_.inputs.size(), 0);
   for (size_t i = 0; i < given.size(); ++i) {
-    if (graph_.values[graph_.inputs[i]].role != Role::Size) continue;
-    given[i] = PyLong_AsLongLong(inputs[i]);
-    if (given[i] == -1 && PyErr_Occurred()) return py::take_error();
+    const graph::Value& value = graph_.values[graph_.inputs[i]];
+    if (value.role != Role::Size) continue;
+    if (value.dtype == c10::kDouble)
+      given[i] = graph::bits_of(PyFloat_AsDouble(inputs[i]));
+    else
+      given[i] = PyLong_AsLongLong(inputs[i]);
+    if (PyErr_Occurred()) return py::take_error();
   }
   return sizes_->bind(slots, given, numbers);
 }

@@ -109,7 +109,7 @@ class SymbolicRecording : public Recording {
   using Recording::add_input;
   // `open`: the dimensions whose sizes runs may change. Those of 0 and 1 never are.
   virtual void add_input(PyObject* tensor, const std::vector<int>& open) = 0;
-  // An int that becomes the next input.
+  // An int or float that becomes the next input.
   virtual NumberId add_number(PyObject* value) = 0;
   // Of a tensor that is known: the dimensions whose sizes runs may change.
   virtual std::vector<int> open_dimensions(PyObject* tensor) const = 0;

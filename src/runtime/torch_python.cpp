@@ -55,6 +55,11 @@ std::optional<c10::Scalar> symbolic_number(PyObject* object) {
 
 PyObject* wrap_number(const c10::Scalar& number) {
   try {
+    // Of floats and conditions, torch's own casts know only nodes that are written in Python.
+    if (number.isFloatingPoint() && number.toSymFloat().is_symbolic())
+      return torch::get_symfloat_class()(pybind11::cast(number.toSymFloat().toSymNodeImpl())).release().ptr();
+    if (number.isBoolean() && number.toSymBool().maybe_as_bool() == std::nullopt)
+      return torch::get_symbool_class()(pybind11::cast(number.toSymBool().toSymNodeImpl())).release().ptr();
     pybind11::object made = number.isFloatingPoint() ? pybind11::cast(number.toSymFloat())
                             : number.isBoolean()     ? pybind11::cast(number.toSymBool())
                                                      : pybind11::cast(number.toSymInt());

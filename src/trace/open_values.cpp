@@ -91,7 +91,8 @@ std::optional<runtime::NumberId> Watch::symbol_of(NodeId id) {
   PyObject* value = provenance[id].value.get();
   bool is_read = provenance[id].kind == Node::Kind::Key || provenance[id].kind == Node::Kind::Cell;
   bool is_fixed = is_read && !is_open_key(provenance[id].key.get());
-  if (is_fixed || !PyLong_CheckExact(value) || (PyLong_AsLongLongAndOverflow(value, &overflow), overflow)) {
+  bool fits = PyLong_CheckExact(value) && (PyLong_AsLongLongAndOverflow(value, &overflow), !overflow);
+  if (is_fixed || !(fits || PyFloat_CheckExact(value))) {
     settle(id);
     return std::nullopt;
   }

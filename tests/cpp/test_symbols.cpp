@@ -255,6 +255,31 @@ TEST(a_float_of_an_integer_compares_as_the_integer) {
   CHECK(t.symbols()[2].range == (Range{10, 10}));
 }
 
+TEST(floats_that_come_in_are_known_by_their_bits) {
+  Table t;
+  ExprId number = t.from_bits(t.add_symbol(bits_of(-0.0), {2, SymbolSource::kNumber, "rate"}, "", {}));
+  CHECK_EQ(t.text(number), "bits(s3)");
+  CHECK_EQ(t.parse("bits(s3)"), number);
+  CHECK_EQ(t.words(t.parse("bits(s3)*2.0 < 1.5")), "rate*2.0 < 1.5");
+  CHECK(std::isnan(t.at(t.mul(number, t.real(2)), {8, 6, 10, bits_of(NAN)}).real));
+  CHECK(!t.decides("bits(s3) < 0.0"));
+  CHECK_EQ(t.problem({8, 6, 10, bits_of(NAN)}), "");
+  CHECK_EQ(t.problem({8, 6, 10, bits_of(-1.5)}), "not rate < 0.0 does not hold: rate is -1.5");
+  CHECK(std::signbit(t.specialise_float(t.add(number, number))));
+  CHECK(t.is_constant(t.simplify(number)));
+  CHECK_EQ(t.problem({8, 6, 10, bits_of(-0.0)}), "");
+  CHECK_EQ(t.problem({8, 6, 10, bits_of(0.0)}), "rate == -0.0 does not hold: rate is 0.0");
+}
+
+TEST(a_nan_is_pinned_to_itself) {
+  Table t;
+  ExprId number = t.from_bits(t.add_symbol(bits_of(NAN), {2, SymbolSource::kNumber, "rate"}, "", {}));
+  CHECK(!t.decide(t.eq(number, number)));
+  CHECK(std::isnan(t.specialise_float(number)));
+  CHECK_EQ(t.problem({8, 6, 10, bits_of(NAN)}), "");
+  CHECK(!t.problem({8, 6, 10, bits_of(1.0)}).empty());
+}
+
 TEST(sizes_zero_and_one_never_become_symbols) {
   Table t;
   CHECK_EQ(t.add_symbol(1, {2, 0, "z"}), t.integer(1));

@@ -396,7 +396,7 @@ def buffer_written_through_overlapping_views() -> Case:
     return Case(call, lambda: buffer.fill_(1), observe=lambda: buffer)
 
 
-@feature(graphs=5, hits=0, python=("call",), settles=False)
+@feature(graphs=2, hits=4)
 def learning_rate_that_changes_with_each_call() -> Case:
     state, weight = types.SimpleNamespace(rate=2.0), torch.ones(4)
 
