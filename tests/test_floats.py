@@ -1,4 +1,4 @@
-"""Floats that change from call to call, a learning rate or a scale: tensors are computed with them without recapture."""
+"""Floats that change from call to call, a rate or a scale: tensors are computed with them without a recapture."""
 
 import math
 from collections.abc import Callable

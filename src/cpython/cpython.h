@@ -83,6 +83,8 @@ bool mg_has_attributes(PyObject* object);
 bool mg_is_python_class(PyTypeObject* type);
 // Whether the class itself, without its bases, gives its instances slots.
 bool mg_has_slots(PyTypeObject* type);
+// Some whose names do not begin so.
+bool mg_has_other_attributes(PyObject* object, const char* prefix);
 // The next member of a set, in the order of iteration; start with position 0.
 bool mg_set_next(PyObject* set, Py_ssize_t* position, PyObject** item);
 // What the class itself defines. Borrowed.

@@ -155,6 +155,19 @@ bool mg_has_slots(PyTypeObject* type) {
   return false;
 }
 
+bool mg_has_other_attributes(PyObject* object, const char* prefix) {
+  if (!mg_has_attributes(object)) return false;
+  PyObject** slot = mg_dict_slot(object);
+  Py_ssize_t position = 0;
+  PyObject *name, *value;
+  while (slot && *slot && PyDict_Next(*slot, &position, &name, &value)) {
+    const char* text = PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : NULL;
+    if (!text) PyErr_Clear();
+    if (!text || strncmp(text, prefix, strlen(prefix)) != 0) return true;
+  }
+  return false;
+}
+
 PyObject* mg_type_dict(PyTypeObject* type) {
 #if PY_VERSION_HEX >= 0x030c0000
   // Each interpreter has dicts of its own for the types that all of them share, and keeps them.

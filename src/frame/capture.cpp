@@ -1,6 +1,7 @@
 // Capture, phase by phase.
 #include "frame/capture.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "cpython/cpython.h"
@@ -22,6 +23,17 @@ double now_ms() {
 std::string current_exception_name() {
   PyObject* type = PyErr_Occurred();
   return type ? ((PyTypeObject*)type)->tp_name : "an exception";
+}
+
+std::string broken_promise(const guard::Arguments& arguments, const std::vector<guard::Opening>& pinned,
+                           const std::string& where) {
+  for (const guard::Opening& opening : pinned)
+    for (int size : opening.promised)
+      if (std::ranges::find(opening.sizes, size) != opening.sizes.end())
+        return "dimension " + std::to_string(size) + " of " + arguments.name(opening.node) +
+               " is marked dynamic (magneto.mark_dynamic), but has to be what it is" +
+               (where.empty() ? "" : ": " + where);
+  return "";
 }
 
 }  // namespace
@@ -84,6 +96,8 @@ Capture capture(RealCall& call, bool whole, const Variant* base, std::shared_ptr
   capture.added = watch.outcome == trace::Watch::Outcome::Added;
   if (watch.outcome != trace::Watch::Outcome::Own) return capture;
   capture.pinned = guard::difference(arguments->open(), watch.left_open);
+  capture.broken_promise = broken_promise(*arguments, capture.pinned, watch.pinned_at);
+  if (!capture.broken_promise.empty()) return capture;
   if (!capture.pinned.empty()) arguments->close_all_but(std::move(watch.left_open));
   arguments->freeze();
   capture.variant = std::move(variant);

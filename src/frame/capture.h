@@ -58,6 +58,7 @@ struct Capture {
   std::vector<guard::Read> reads;      // the guards of the variant, to be put into the function's trie
   guard::RootNames roots;              // what they start from
   bool was_open = false;               // sizes or numbers were to stay open
+  std::string broken_promise;          // a size that was marked dynamic, but had to be fixed: which, and where
   std::vector<guard::Opening> pinned;  // what was to stay open and did not
 };
 

@@ -118,13 +118,21 @@ bool may_open(const Forms& forms) { return forms.wishes->dynamic != Wishes::Dyna
 
 // Sizes and numbers that differ from those of a variant that fits otherwise.
 std::vector<guard::Opening> what_to_open(const Forms& forms, const RealCall& call) {
-  if (!may_open(forms)) return {};
-  for (const auto& variant : forms.variants) {
-    if (variant->arguments->by_content() != forms.by_content) continue;  // its nodes are others
-    if (auto opened = variant->arguments->opened_for(call.arguments)) return guard::difference(*opened, forms.pinned);
+  if (forms.cannot_open) return {};
+  guard::Arguments arguments(call.arguments, forms.by_content);
+  std::vector<guard::Opening> open;
+  if (may_open(forms)) {
+    auto opened = [&](const auto& variant) {
+      if (variant->arguments->by_content() != forms.by_content) return false;  // its nodes are others
+      auto changed = variant->arguments->opened_for(call.arguments);
+      if (changed) open = guard::difference(*changed, forms.pinned);
+      return changed.has_value();
+    };
+    bool is_known = std::ranges::any_of(forms.variants, opened);
+    bool all = forms.wishes->dynamic == Wishes::Dynamic::Always && forms.variants.empty();
+    if (!is_known && all) open = arguments.everything();
   }
-  bool all = forms.wishes->dynamic == Wishes::Dynamic::Always && forms.variants.empty();
-  return all ? guard::Arguments(call.arguments, forms.by_content).everything() : std::vector<guard::Opening>();
+  return arguments.with_marks(std::move(open), forms.pinned);
 }
 
 // Objects in place of which another one is passed now may well be another one each time.
@@ -232,6 +240,7 @@ bool conclude(Forms& forms, const Capture& captured, const std::shared_ptr<Varia
     }
     good = tell_compilation(forms, false) && good;
   }
+  if (good && !captured.broken_promise.empty()) return set_user_error(captured.broken_promise), false;
   if (!good || filled || !forms.wishes->whole || captured.reason.empty() || captured.reason == trace::kNoTensorWork)
     return good;
   set_full_graph_error(forms.name, captured.reason, captured.where);
@@ -239,12 +248,13 @@ bool conclude(Forms& forms, const Capture& captured, const std::shared_ptr<Varia
 }
 
 void note_capture(Forms& forms, Capture& captured, const Variant* base) {
-  forms.pinned.insert(forms.pinned.end(), captured.pinned.begin(), captured.pinned.end());
+  if (captured.broken_promise.empty())
+    forms.pinned.insert(forms.pinned.end(), captured.pinned.begin(), captured.pinned.end());
   if (captured.variant)
     add_variant(forms, captured);
   else if (captured.added)
     note_breaks(forms, captured), log_program(*base);
-  else if (captured.met_forbidden)
+  else if (captured.met_forbidden || !captured.broken_promise.empty())
     --forms.captures;  // it is to be met again
   else if (captured.was_open)
     forms.cannot_open = true, forms.open_keys.clear();  // with fixed sizes it may well go

@@ -113,7 +113,8 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
     node.kind = Kind::Again;
     node.size = before;
   } else if (is_tensor) {
-    if (mg_has_attributes(value)) refusal_ = "argument " + name + " is a tensor with Python attributes";
+    if (mg_has_other_attributes(value, runtime::kMarkPrefix))
+      refusal_ = "argument " + name + " is a tensor with Python attributes";
     if (std::string why = tensor_plug().why_not_plain(value); !why.empty()) {
       refusal_ = "argument " + name + " is " + why;
       return;
@@ -293,6 +294,27 @@ std::vector<Opening> Arguments::everything() const {
   return opened;
 }
 
+std::vector<Opening> Arguments::with_marks(std::vector<Opening> open, const std::vector<Opening>& pinned) const {
+  auto has = [](const std::vector<int>& list, int item) { return std::ranges::find(list, item) != list.end(); };
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].kind != Kind::Tensor) continue;
+    auto [dynamic, maybe_dynamic, fixed] = tensor_plug().size_marks(nodes_[i].seen);
+    if (dynamic.empty() && maybe_dynamic.empty() && fixed.empty()) continue;
+    auto found = std::ranges::find(open, i, &Opening::node);
+    if (found == open.end()) found = open.insert(found, {i, {}});
+    std::vector<int> kept;
+    for (int size : tensor_plug().openable(nodes_[i].seen)) {
+      bool may = has(maybe_dynamic, size) && !difference({{i, {size}}}, pinned).empty();
+      bool wanted = may || has(found->sizes, size);
+      if (has(dynamic, size)) found->promised.push_back(size);
+      if (has(dynamic, size) || (wanted && !has(fixed, size))) kept.push_back(size);
+    }
+    found->sizes = std::move(kept);
+    if (found->sizes.empty()) open.erase(found);
+  }
+  return open;
+}
+
 void Arguments::close_all_but(std::vector<Opening> open) {
   open_ = std::move(open);
   checks_ = tensor_plug().tensor_checks();
@@ -369,7 +391,8 @@ void Arguments::freeze() {
                                                       PyObject* const* values) const {
   if (!value || Py_TYPE(value) != node.type) return false;
   switch (node.kind) {
-    case Kind::Tensor: return !mg_has_attributes(value);  // the rest is checked for all tensors together
+    case Kind::Tensor:
+      return !mg_has_other_attributes(value, runtime::kMarkPrefix);  // the rest is checked for all tensors together
     case Kind::Atom: return value == node.expected.get() || same_atom(node.expected.get(), value);
     case Kind::Number: return true;
     case Kind::Tuple:

@@ -23,7 +23,8 @@ struct CallArguments {
 // Sizes and numbers that calls with otherwise equal arguments may change, by node.
 struct Opening {
   size_t node;
-  std::vector<int> sizes;  // the dimensions of a tensor; none: the node is a number
+  std::vector<int> sizes;          // the dimensions of a tensor; none: the node is a number
+  std::vector<int> promised = {};  // those of them that it is an error to fix
 };
 
 // What is open in `all`, but not in `others`.
@@ -76,6 +77,10 @@ class Arguments {
   std::optional<std::vector<Opening>> opened_for(const CallArguments& call) const;
   // All that can be open.
   std::vector<Opening> everything() const;
+  // `open`, more or less of it by what is marked on the tensors, but nothing `pinned` unless that was promised.
+  std::vector<Opening> with_marks(std::vector<Opening> open, const std::vector<Opening>& pinned) const;
+  // "x", "args[0]['mask']": what a node is to people.
+  const std::string& name(size_t node) const { return nodes_[node].name; }
   // Before freeze(): nothing else stays open.
   void close_all_but(std::vector<Opening> open);
 

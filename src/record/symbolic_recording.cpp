@@ -96,6 +96,10 @@ class BesideRecording final : public runtime::SymbolicRecording {
   bool knows(PyObject* tensor) const override { return find(tensor) != nullptr; }
   size_t op_count() const override { return recorder_.graph().ops.size(); }
 
+  void watch_dimensions(PyObject* tensor, const std::vector<int>& dimensions, std::function<void()> on_pin) override {
+    if (find(tensor)) watched_.push_back({*find(tensor), dimensions, std::move(on_pin)});
+  }
+
   std::vector<int> open_dimensions(PyObject* tensor) const override {
     std::vector<int> open;
     const at::Tensor* stand_in = find(tensor);
@@ -136,6 +140,7 @@ class BesideRecording final : public runtime::SymbolicRecording {
       recorder_.pause();
     }
     if (!result) fail_with_python_error();
+    tell_of_pins();
     return result;
   }
 
@@ -214,6 +219,22 @@ class BesideRecording final : public runtime::SymbolicRecording {
  private:
   using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
+  struct WatchedSizes {
+    at::Tensor stand_in;
+    std::vector<int> dimensions;
+    std::function<void()> on_pin;
+  };
+
+  // After anything that may have assumed something.
+  void tell_of_pins() {
+    std::erase_if(watched_, [this](const WatchedSizes& watched) {
+      bool pinned = std::ranges::any_of(
+          watched.dimensions, [&](int dimension) { return !expr_of(watched.stand_in.sym_size(dimension), *symbols_); });
+      if (pinned) watched.on_pin();
+      return pinned;
+    });
+  }
+
   // The weak reference keeps the address of the real tensor from being used again.
   struct Pair {
     WeakTensor real;
@@ -257,6 +278,7 @@ class BesideRecording final : public runtime::SymbolicRecording {
       runtime::set_python_error(std::current_exception());
       fail_with_python_error();
     }
+    tell_of_pins();
   }
 
   bool is_usable(PyObject* tensor) {
@@ -309,6 +331,7 @@ class BesideRecording final : public runtime::SymbolicRecording {
   ska::flat_hash_map<c10::TensorImpl*, Pair> pairs_;  // by the real tensor
   ska::flat_hash_map<c10::TensorImpl*, c10::TensorImpl*> reals_;  // by what stands for them
   std::vector<py::Ref> states_;
+  std::vector<WatchedSizes> watched_;
 };
 
 }  // namespace

@@ -65,6 +65,7 @@ class TorchPlug final : public runtime::TensorPlug {
   std::unique_ptr<runtime::Recording> record(std::function<void(std::string)> on_fail) const override;
   std::unique_ptr<runtime::SymbolicRecording> record_symbolic(std::function<void(std::string)> on_fail) const override;
   std::vector<int> openable(PyObject* tensor) const override;
+  runtime::SizeMarks size_marks(PyObject* tensor) const override;
   std::unique_ptr<runtime::TensorChecks> tensor_checks() const override { return make_tensor_checks(); }
   std::unique_ptr<runtime::GlobalState> global_state() const override { return snapshot_global_state(); }
   std::string why_not_checked(PyObject* tensor) const override { return record::why_not_checked(tensor); }
@@ -370,6 +371,32 @@ std::vector<int> TorchPlug::openable(PyObject* tensor) const {
     if (sizes[i] > 1) dimensions.push_back(static_cast<int>(i));
   }
   return dimensions;
+}
+
+namespace {
+
+// What magneto.marks keeps in this attribute of a tensor: a set of dimensions, or a dict by dimension.
+std::vector<int> marked(PyObject* tensor, const char* name) {
+  PyObject** dict = mg_dict_slot(tensor);
+  PyObject* marks = dict && *dict ? PyDict_GetItemString(*dict, name) : nullptr;
+  std::vector<int> dimensions;
+  Py_ssize_t position = 0;
+  PyObject *dimension, *bounds;
+  auto add = [&] {
+    if (PyLong_CheckExact(dimension)) dimensions.push_back(static_cast<int>(PyLong_AsLong(dimension)));
+  };
+  if (marks && PyDict_CheckExact(marks))
+    while (PyDict_Next(marks, &position, &dimension, &bounds)) add();
+  else if (marks && PyAnySet_CheckExact(marks))
+    while (mg_set_next(marks, &position, &dimension)) add();
+  return dimensions;
+}
+
+}  // namespace
+
+runtime::SizeMarks TorchPlug::size_marks(PyObject* tensor) const {
+  return {marked(tensor, "_magneto_dynamic"), marked(tensor, "_magneto_maybe_dynamic"),
+          marked(tensor, "_magneto_static")};
 }
 
 std::unique_ptr<runtime::SymbolicRecording> TorchPlug::record_symbolic(std::function<void(std::string)> on_fail) const {

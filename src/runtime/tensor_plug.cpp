@@ -71,6 +71,7 @@ class NullPlug : public TensorPlug {
     return nullptr;  // numbers alone need no recording
   }
   std::vector<int> openable(PyObject*) const override { return {}; }
+  SizeMarks size_marks(PyObject*) const override { return {}; }
   std::unique_ptr<TensorChecks> tensor_checks() const override { return std::make_unique<NullChecks>(); }
   std::unique_ptr<GlobalState> global_state() const override { return std::make_unique<NullState>(); }
   std::string why_not_checked(PyObject*) const override { return "this build knows no tensors"; }

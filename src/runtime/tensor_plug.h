@@ -111,6 +111,8 @@ class SymbolicRecording : public Recording {
   virtual void add_input(PyObject* tensor, const std::vector<int>& open) = 0;
   // An int or float that becomes the next input.
   virtual NumberId add_number(PyObject* value) = 0;
+  // Somebody wants to know when these dimensions of an input are taken for granted all the same.
+  virtual void watch_dimensions(PyObject* tensor, const std::vector<int>& dimensions, std::function<void()> on_pin) = 0;
   // Of a tensor that is known: the dimensions whose sizes runs may change.
   virtual std::vector<int> open_dimensions(PyObject* tensor) const = 0;
 
@@ -132,6 +134,14 @@ class SymbolicRecording : public Recording {
   virtual void specialise(NumberId number) = 0;
   // Whether it is by now.
   virtual bool is_plain(NumberId number) const = 0;
+};
+
+// Of the attributes in which tensors keep what is marked on them (magneto.mark_dynamic and its like).
+inline constexpr const char* kMarkPrefix = "_magneto_";
+
+// What is marked on a tensor: dimensions.
+struct SizeMarks {
+  std::vector<int> dynamic, maybe_dynamic, fixed;
 };
 
 // One number for each dimension; none: any will do.
@@ -200,6 +210,7 @@ class TensorPlug {
   virtual std::unique_ptr<SymbolicRecording> record_symbolic(std::function<void(std::string reason)> on_fail) const = 0;
   // The dimensions that a symbolic recording can leave open: those of a size other than 0 and 1.
   virtual std::vector<int> openable(PyObject* tensor) const = 0;
+  virtual SizeMarks size_marks(PyObject* tensor) const = 0;
   virtual std::unique_ptr<TensorChecks> tensor_checks() const = 0;
   virtual std::unique_ptr<GlobalState> global_state() const = 0;
 

@@ -99,7 +99,13 @@ void Watch::read_super(PyObject* super, PyObject* name) {
 
 // Arguments are guarded to have no attributes of their own, and what the call made is fresh.
 void Watch::read_tensor_attribute(PyObject* tensor, PyObject* name) {
-  if (!guards.has_state_tensor(tensor)) return;
+  if (!guards.has_state_tensor(tensor)) {
+    // An argument has no attributes but marks, which no guard looks at.
+    std::string asked = text(name);
+    if (asked.starts_with(runtime::kMarkPrefix) || (asked == "__dict__" && mg_has_attributes(tensor)))
+      give_up("the call asks what is marked on a tensor");
+    return;
+  }
   read_instance(tensor);
   PyObject** slot = mg_dict_slot(tensor);
   if (slot && *slot) read_dict_key(*slot, name);

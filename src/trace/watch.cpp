@@ -72,6 +72,9 @@ Watch::Watch(const guard::Arguments& arguments, guard::Entry* first, program::Pr
     }
     symbolic_->add_input(tensor, arguments.open_sizes(i));
     auto node = static_cast<uint32_t>(arguments.node_of(tensor));
+    auto opening = std::ranges::find(arguments.open(), size_t{node}, &guard::Opening::node);
+    if (opening != arguments.open().end() && !opening->promised.empty())
+      symbolic_->watch_dimensions(tensor, opening->promised, [this] { pinned_at = place(); });
     input_registers_.push_back(program->emit(program::Op::Argument, node));
   }
   if (Listing::is_wanted()) listing = std::make_unique<Listing>(*this);

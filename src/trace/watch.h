@@ -264,6 +264,7 @@ class Watch {
   guard::RootNames roots;                 // what the guards of the first stretch start from
   std::vector<guard::Read> first_reads;   // the guards of the first stretch, which held at its end
   std::vector<guard::Opening> left_open;  // of what the arguments leave open, what the first stretch did not pin
+  std::string pinned_at;                  // where a size was pinned that it is an error to fix; or empty
 
   // ---- the parts of the capture
 
