@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -189,6 +190,20 @@ def test_cpython_can_go_on_where_attributes_are_set(leave: int) -> None:
         for call in range(4):
             x = torch.full((2,), float(call))
             assert same(compiled(x), f(x))
+
+
+def test_attributes_that_unknown_code_may_have_set_are_read_each_time() -> None:
+    weight, box = torch.ones(3), queue.SimpleQueue[Any]()
+
+    def f(x: Tensor) -> Tensor:
+        y = x + 1
+        box.put((weight, y))
+        return x * weight.scale * getattr(y, "scale", 1.0)
+
+    compiled = magneto.compile(f)
+    for scale in (2.0, 2.0, 3.0, 4.0):
+        weight.scale = scale
+        assert compiled(torch.ones(3)).tolist() == [scale] * 3
 
 
 # ---- locks

@@ -16,15 +16,8 @@ CALLS = ((0, 0), (0, 1), (1, 2), (1, 3), (0, 4), (2, 5), (2, 6), (1, 7))
 GENERATE_CALLS = ((0, 0), (0, 1), (1, 2), (2, 3))
 # What may stay eager today, by the beginning of its name, and why. Whatever is not listed here must be compiled.
 MAY_STAY_EAGER = {
-    "lstm": "weak references to weights",
-    "diffusion_loop": "random numbers where exceptions are handled",
     "training_": "gradients, and optimizers",
-    "bloom/": "autograd.Function",
-    "mamba/": "attributes of tensors",
     "deberta_v2/": "a script function that makes a tensor",
-    "beit/": "a tensor from functools.lru_cache",
-    "wav2vec2/": "random numbers where exceptions are handled",
-    "hubert/": "random numbers where exceptions are handled",
 }
 
 pytestmark = pytest.mark.usefixtures("fresh")

@@ -1,10 +1,12 @@
 // What an attribute look-up depends on: the class, the instance, and whatever stands in between.
+#include <algorithm>
 #include <string_view>
 
 #include "cpython/cpython.h"
 #include "cpython/text.h"
 #include "trace/known_types.h"
 #include "trace/watch.h"
+#include "trace/writer.h"
 
 namespace magneto::trace {
 
@@ -104,6 +106,11 @@ void Watch::read_tensor_attribute(PyObject* tensor, PyObject* name) {
     std::string asked = text(name);
     if (asked.starts_with(runtime::kMarkPrefix) || (asked == "__dict__" && mg_has_attributes(tensor)))
       give_up("the call asks what is marked on a tensor");
+    // Behind a cut, what was there before may have others, which unknown code has set.
+    bool was_there = std::any_of(writer_->tensors.begin(), writer_->tensors.end(),
+                                 [&](const auto& carried) { return carried.first == tensor; });
+    if (cuts_ && (was_there || is_argument(tensor)) && !_PyType_Lookup(Py_TYPE(tensor), name))
+      give_up("the call reads the attribute '" + text(name) + "' of a tensor behind a cut");
     return;
   }
   read_instance(tensor);

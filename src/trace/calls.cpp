@@ -671,7 +671,8 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
     bool python = is_python_class(type) && kind_of(type) != Kind::Tensor;
     if (python)
       before_making(type);
-    else if (bool is_known = plug_.is_immutable(type) || plug_.is_mode(type); !is_known && call_site_ == args)
+    else if (bool is_known = plug_.is_immutable(type) || plug_.is_mode(type);
+             !is_known && call_site_ == args && kind_of(type) != Kind::Tensor)
       return call_unknown((PyObject*)type, args, positional, keyword_names);
     else if (!is_known)
       give_up("the call makes a " + std::string(type->tp_name) + ", which is not understood");

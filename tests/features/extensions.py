@@ -140,22 +140,22 @@ class InPlace(torch.autograd.Function):
         return gradient * 2
 
 
-@left_to_python("runs Square.apply", "<lambda>", "forward")
+@feature()
 def autograd_function() -> Case:
     return changing(lambda x, world: Square.apply(x, world.factor) + 1)
 
 
-@left_to_python("runs Twice.apply", "<lambda>", "forward", "setup_context")
+@feature()
 def autograd_function_with_its_context_apart() -> Case:
     return changing(lambda x, world: (Twice.apply(x), x * world.factor))
 
 
-@left_to_python("runs InPlace.apply", "<lambda>", "forward")
+@left_to_python("sets 'dirty_tensors'", "<lambda>", "forward")
 def autograd_function_in_place() -> Case:
     return changing(lambda x, world: (InPlace.apply(x), x * world.factor))
 
 
-@left_to_python("Same.apply", "<lambda>", "forward")
+@feature()
 def autograd_function_that_returns_its_argument() -> Case:
     class Same(torch.autograd.Function):
         @staticmethod
@@ -221,7 +221,7 @@ def checkpointed() -> Case:
     return Case(call, model.eval, module=model)
 
 
-@left_to_python("runs CheckpointFunction.apply", "<lambda>")
+@left_to_python("runs _warnings.warn", "<lambda>")
 def checkpointed_reentrant() -> Case:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     return Case(lambda x: checkpoint(model, x, use_reentrant=True), lambda: model.append(nn.Tanh()), module=model)

@@ -219,7 +219,7 @@ def autocast_around_the_call() -> Case:
     )
 
 
-@left_to_python("changes tensors where it also handles exceptions", "call")
+@feature()
 def autocast_with_a_weight_changed_in_between() -> Case:
     layer = nn.Linear(4, 4)
 
@@ -340,7 +340,7 @@ def generator_as_an_argument() -> Case:
     return Case(call, inputs=inputs)
 
 
-@left_to_python("runs lock.__enter__", "<lambda>", "call")
+@left_to_python("runs sys._getframe", "<lambda>", "call")
 def seed_set_inside() -> Case:
     def call(x: Tensor, state: Any) -> Any:
         torch.manual_seed(3 if state.three else 4)
@@ -362,7 +362,7 @@ def generator_seeded_inside() -> Case:
     return case
 
 
-@left_to_python("makes a torch._C.Generator", "<lambda>", "call")
+@left_to_python("uses a torch._C.Generator", "<lambda>", "call")
 def generator_made_inside() -> Case:
     def call(x: Tensor, state: Any) -> Any:
         own = torch.Generator().manual_seed(3 if state.three else 4)
@@ -371,7 +371,7 @@ def generator_made_inside() -> Case:
     return switched(call, three=True)
 
 
-@left_to_python("changes tensors where it also handles exceptions", "<lambda>", "call")
+@feature(graphs=2, cuts=("Generator.get_state", "Generator.set_state", "_accelerator_getAccelerator"))
 def fork_rng() -> Case:
     def call(x: Tensor, state: Any) -> Any:
         with torch.random.fork_rng(devices=[]):

@@ -377,7 +377,7 @@ def shared_submodule() -> Case:
     return Case(model, lambda: layer.register_forward_hook(lambda m, args, y: y + 1), module=model)
 
 
-@left_to_python("finds a tensor again that it has used already")
+@feature()
 def recurrent_module() -> Case:
     model = nn.LSTM(4, 3, num_layers=2, bidirectional=True)
     return Case(

@@ -348,7 +348,7 @@ def gradient_written_inside() -> Case:
     return Case(call, lambda: weight.grad.zero_(), observe=lambda: (weight, weight.grad))
 
 
-@left_to_python("sets the attribute 'grad' of a tensor", "call")
+@feature(hits=4, cuts=("setattr of 'grad'",), eager="reads the attribute 'grad' of a tensor")
 def gradient_replaced_inside() -> Case:
     weight = torch.ones(4, requires_grad=True)
 
@@ -362,7 +362,7 @@ def gradient_replaced_inside() -> Case:
     return Case(call, observe=lambda: weight.grad, later=lambda i: (torch.ones(5, 4) * i,))
 
 
-@left_to_python("sets the attribute 'seen' of a tensor", "call")
+@left_to_python("reads the attribute 'scale' of a tensor behind a cut", "call")
 def attribute_of_a_tensor() -> Case:
     weight = torch.ones(4)
     weight.scale = 2.0
@@ -375,7 +375,7 @@ def attribute_of_a_tensor() -> Case:
     return Case(call, lambda: setattr(weight, "scale", 3.0), observe=lambda: weight.seen)
 
 
-@left_to_python("changes tensors where it also handles exceptions", "call")
+@feature()
 def power_in_place() -> Case:
     def call(x: Tensor) -> Tensor:
         x **= 2
@@ -394,7 +394,7 @@ def data_read() -> Case:
     return Case(lambda x: (x.data * 2, x.data.requires_grad))
 
 
-@left_to_python("sets the attribute 'data' of a tensor", "call")
+@feature(graphs=2, cuts=("setattr of 'data'",))
 def data_assigned() -> Case:
     def call(x: Tensor) -> Tensor:
         x.data = x.detach() * 2

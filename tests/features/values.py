@@ -317,7 +317,7 @@ def version_counter() -> Case:
     return reading(call)
 
 
-@left_to_python("makes a _io.BytesIO", "<lambda>", "call")
+@left_to_python("leaves an object whose end others notice", "<lambda>", "call")
 def storage_and_pickle_inside() -> Case:
     def call(x: Tensor, state: State) -> Any:
         buffer = io.BytesIO()

@@ -177,7 +177,7 @@ def setter(owner: Any, **values: Any) -> Any:
     return lambda: [setattr(owner, name, value) for name, value in values.items()]
 
 
-@feature(graphs=2, hits=4, cuts=("a weakref.ReferenceType",), eager="uses a collections.OrderedDict")
+@feature(hits=4, eager="drops an object that it has looked into")
 def hook_that_removes_itself() -> Case:
     model, told = small(), []
 
@@ -193,7 +193,7 @@ def hook_that_removes_itself() -> Case:
     return Case(model, arm, observe=lambda: list(told), module=model)
 
 
-@left_to_python("makes a weakref.ReferenceType", "<lambda>", "hook")
+@left_to_python("runs weakref.ReferenceType", "<lambda>", "hook")
 def hook_that_adds_a_hook() -> Case:
     model = small()
 
@@ -268,7 +268,7 @@ def state_dict_read_inside() -> Case:
     )
 
 
-@left_to_python("changes tensors where it also handles exceptions", "call")
+@feature()
 def state_dict_loaded_inside() -> Case:
     model = small()
     other = {name: value * 2 for name, value in model.state_dict().items()}
@@ -297,7 +297,7 @@ def module_cast_inside() -> Case:
     return Case(call, lambda: model.append(nn.Tanh()), module=model)
 
 
-@left_to_python("changes tensors where it also handles exceptions", "call")
+@feature()
 def moving_average_of_weights() -> Case:
     model = small()
     average = copy.deepcopy(model)
@@ -311,7 +311,7 @@ def moving_average_of_weights() -> Case:
     return Case(call, lambda: model[0].weight.data.fill_(3), module=average)
 
 
-@left_to_python("changes tensors where it also handles exceptions", "call")
+@feature()
 def many_tensors_updated_at_once() -> Case:
     model, rate = small(), types.SimpleNamespace(value=0.9)
 
