@@ -328,7 +328,7 @@ class BesideRecording final : public runtime::SymbolicRecording {
   bool has_failed_ = false;
   TraceRecorder recorder_;
   std::shared_ptr<Symbols> symbols_;
-  ska::flat_hash_map<c10::TensorImpl*, Pair> pairs_;  // by the real tensor
+  ska::flat_hash_map<c10::TensorImpl*, Pair> pairs_;              // by the real tensor
   ska::flat_hash_map<c10::TensorImpl*, c10::TensorImpl*> reals_;  // by what stands for them
   std::vector<py::Ref> states_;
   std::vector<WatchedSizes> watched_;
