@@ -339,3 +339,30 @@ def test_methods_that_replace_what_the_object_holds():
             yield cache, torch.ones(2)
 
     check(run, calls, captures=3)
+
+
+def test_generating_text_captures_each_kind_of_step_once():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).eval()
+    prompts = [torch.randint(2, 64, (1, 5)) for _ in range(5)]
+    expected = [model.generate(prompt, max_new_tokens=12, do_sample=False) for prompt in prompts]
+    model.forward = magneto.compile(model.forward)
+    captures = []
+    for prompt, tokens in zip(prompts, expected, strict=True):
+        before = magneto.counters["stats"]["captures"]
+        assert torch.equal(model.generate(prompt, max_new_tokens=12, do_sample=False), tokens)
+        captures.append(magneto.counters["stats"]["captures"] - before)
+    assert captures[-1] == 0, captures

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "cpython/error_aside.h"
 #include "frame/forms.h"
 #include "frame/function_wrapper.h"
 #include "runtime/config.h"
@@ -90,12 +91,15 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   return forms->traverse(visit, arg);
 }
 
+// Where garbage is collected, an error may be set that is not ours.
 int clear(PyObject* object) {
+  py::ErrorAside aside;
   if (Forms* forms = as_compiled(object)->forms) forms->drop_variants();
   return clear_wrapper(object);
 }
 
 void destroy(PyObject* object) {
+  py::ErrorAside aside;
   std::unique_ptr<Forms> forms(as_compiled(object)->forms);
   destroy_wrapper(object);
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "cpython/cpython.h"
+#include "cpython/error_aside.h"
 #include "frame/full_graph.h"
 #include "runtime/config.h"
 #include "runtime/log.h"
@@ -213,25 +214,11 @@ bool lower(const Forms& forms, const Variant& variant) {
   return done;
 }
 
-// An error that is set is out of the way of what runs meanwhile, and comes before the errors of that.
-class ErrorAside {
- public:
-  ErrorAside() { PyErr_Fetch(&type_, &value_, &traceback_); }
-  ~ErrorAside() {
-    if (type_) PyErr_Restore(type_, value_, traceback_);
-  }
-  ErrorAside(const ErrorAside&) = delete;
-  ErrorAside& operator=(const ErrorAside&) = delete;
-
- private:
-  PyObject *type_, *value_, *traceback_;
-};
-
 // Of a call that was made: what is to be said about its capture. False: an error is set, in place of the result.
 bool conclude(Forms& forms, const Capture& captured, const std::shared_ptr<Variant>& filled) {
   bool good = (!captured.variant || tell_guards(forms, *filled)) && (!filled || lower(forms, *filled));
   {
-    ErrorAside aside;
+    py::ErrorAside aside;
     auto found = std::find(forms.variants.begin(), forms.variants.end(), filled);
     if (!good && found != forms.variants.end()) {  // the next call is to meet the same
       forms.variants.erase(found);
@@ -285,7 +272,7 @@ PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> ba
   std::shared_ptr<Variant> filled = captured.variant ? captured.variant : captured.added ? base : nullptr;
   if (filled) filled->depth = std::max(filled->depth, captured.depth);
   {
-    ErrorAside aside;
+    py::ErrorAside aside;
     note_capture(forms, captured, base.get());
     if (!captured.result) tell_compilation(forms, false);
   }

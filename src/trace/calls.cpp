@@ -706,15 +706,15 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
   std::optional<ConsumerScope> consumer;
   if (consumes) consumer.emplace(*this);
   py::Ref result = py::Ref::steal(make_object(call));
-  if (result && call.size() == 1 && asks_for_number(call.callable, args[0]))
-    call_again(call, {}, CallKind::TensorOp, result.get());
   constructing_ = nullptr;
+  if (!result) return nullptr;
+  if (call.size() == 1 && asks_for_number(call.callable, args[0]))
+    call_again(call, {}, CallKind::TensorOp, result.get());
   bool is_new = has_plain_new(type) || plug_.is_mode(type);
-  if (result && Py_TYPE(result.get()) == type && is_new && !plug_.is_immutable(type) && !is_tensor(result.get()))
+  if (Py_TYPE(result.get()) == type && is_new && !plug_.is_immutable(type) && !is_tensor(result.get()))
     mark_fresh(result.get());
   // reversed(list) and its like make an iterator of another type.
-  if (result && Py_REFCNT(result.get()) == 1 && kind_of(Py_TYPE(result.get())) == Kind::Iterator)
-    mark_fresh(result.get());
+  if (Py_REFCNT(result.get()) == 1 && kind_of(Py_TYPE(result.get())) == Kind::Iterator) mark_fresh(result.get());
   return result.release();
 }
 

@@ -139,6 +139,17 @@ def raise_of_a_class_that_refuses():
     raise Refuses
 
 
+class Fickle(Exception):
+    def __init__(self):
+        Fickle.attempts = 1
+        raise RuntimeError("no instance, and another class")
+
+
+@program(eager="sets the attribute 'attempts' of a type")
+def raise_of_a_class_that_changes_and_refuses():
+    raise Fickle
+
+
 @program
 def the_name_is_gone_after_the_handler():
     error = 1
