@@ -341,6 +341,7 @@ def test_methods_that_replace_what_the_object_holds():
     check(run, calls, captures=3)
 
 
+@pytest.mark.xfail(torch.__version__.startswith("2.11"), reason="on torch 2.11 the sizes of the cache are pinned")
 def test_generating_text_captures_each_kind_of_step_once():
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
