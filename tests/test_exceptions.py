@@ -465,9 +465,17 @@ def test_an_exception_in_a_signal_handler_reaches_the_watched_call() -> None:
         signal.signal(signal.SIGALRM, old)
 
 
-def test_a_keyboard_interrupt_during_the_watched_call() -> None:
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Where the tests run in the background, interrupts are ignored."""
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("only the main thread is interrupted")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_keyboard_interrupt_during_the_watched_call(interruptible: None) -> None:
 
     class Interrupted(nn.Module):
         def __init__(self) -> None:
