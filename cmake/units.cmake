@@ -5,9 +5,8 @@ set_target_properties(_frames PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${MAGNETO_MODU
 
 # `_sizes`: symbolic sizes as torch operators, for the Python tests.
 if(MAGNETO_TORCH)
-  set(of_the_product "/(size_binding|sym_node|torch_python)\\.cpp")
   add_library(_sizes MODULE tests/cpp/sizes/sizes_library.cpp
-    $<FILTER:$<TARGET_OBJECTS:_C>,INCLUDE,${of_the_product}>)
+    $<FILTER:$<TARGET_OBJECTS:_C>,INCLUDE,/unity_sizes_cxx>)
   target_link_libraries(_sizes PRIVATE magneto_core magneto_torch)
   set_target_properties(_sizes PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${MAGNETO_MODULE_DIR})
 endif()
