@@ -110,10 +110,11 @@ def versions() -> dict[str, str]:
     return found
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A plain-text table: the first column to the left, figures to the right."""
-    texts = [list(columns)] + [[_text(cell) for cell in row] for row in rows]
-    widths = [max(len(row[index]) for row in texts) for index in range(len(columns))]
+def table(columns: dict[str, str], rows: Sequence[dict[str, Any]]) -> str:
+    """A plain-text table of the columns that some row has: the first to the left, figures to the right."""
+    keys = [key for key in columns if any(key in row for row in rows)]
+    texts = [[columns[key] for key in keys]] + [[_text(row.get(key)) for key in keys] for row in rows]
+    widths = [max(len(row[index]) for row in texts) for index in range(len(keys))]
     lines = []
     for row in texts:
         cells = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]

@@ -1,4 +1,4 @@
-"""What the benchmarks that compile models share: the choice from the zoo, first calls, progress."""
+"""What the benchmarks that compile models share: the choice from the zoo, first calls, the peer."""
 
 from __future__ import annotations
 

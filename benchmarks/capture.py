@@ -153,8 +153,7 @@ def main(arguments: list[str]) -> int:
         for figure, backend in BACKENDS.items():
             for row in with_progress(rows, f"torch.compile, {backend}"):
                 measure_incumbent(row, figure)
-    columns = {key: title for key, title in COLUMNS.items() if any(key in row for row in rows)}
-    print(table(list(columns.values()), [[row.get(key) for key in columns] for row in rows]))
+    print(table(COLUMNS, rows))
     print("\nprocessor time, minima, tc = torch.compile")
     for row in rows:
         for key in ("reason", *(f"{figure}_error" for figure in BACKENDS)):

@@ -128,8 +128,7 @@ def main(arguments: list[str]) -> int:
         for row in with_progress(rows, "torch.compile"):
             measure_incumbent(row, options.repeats)
     compiled = [row for row in rows if row["state"] == "compiled"]
-    columns = {key: title for key, title in COLUMNS.items() if any(key in row for row in rows)}
-    print(table(list(columns.values()), [[row.get(key) for key in columns] for row in compiled]))
+    print(table(COLUMNS, compiled))
     print(
         f"\n{len(compiled)} of {len(rows)} models compiled; processor time, minima, tc = torch.compile, eager backend"
     )

@@ -251,8 +251,7 @@ def main(arguments: list[str]) -> int:
         print(json.dumps(row), flush=True)
         if options.json:  # a run that is cut short keeps what it has
             finish("gpu", arguments, options.json, rows, goals(rows))
-    columns = {key: title for key, title in COLUMNS.items() if any(key in row for row in rows)}
-    print(table(list(columns.values()), [[row.get(key) for key in columns] for row in rows]))
+    print(table(COLUMNS, rows))
     print(
         "\nminima of wall-clock time; tc = torch.compile, r-o = reduce-overhead; ready: time until the steady state\n"
     )

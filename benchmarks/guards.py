@@ -232,7 +232,7 @@ def main(arguments: list[str]) -> int:
         measure_ten("the last of ten, by an argument", True, options.repeats),
         measure_ten("the last of ten, by state", False, options.repeats),
     ]
-    print(table(list(COLUMNS.values()), [[row.get(key) for key in COLUMNS] for row in rows]))
+    print(table(COLUMNS, rows))
     print("\nprocessor time, minima, tc = torch.compile")
     finish("guards", arguments, options.json, rows, goals(rows))
     return 0

@@ -155,8 +155,7 @@ def main(arguments: list[str]) -> int:
     if not options.no_incumbent:
         measure_incumbent(contests, options.inductor, options.repeats)
     rows = [contest.row for contest in contests]
-    columns = {key: title for key, title in COLUMNS.items() if any(key in row for row in rows)}
-    print(table(list(columns.values()), [[row.get(key) for key in columns] for row in rows]))
+    print(table(COLUMNS, rows))
     print("\nprocessor time of a call, minima; tc = torch.compile, eager backend")
     finish("overhead", arguments, options.json, rows, goals(rows))
     return 0

@@ -132,7 +132,7 @@ def main(arguments: list[str]) -> int:
     print(", ".join(f"{key} {value}" for key, value in {**machine(), **versions()}.items()))
     chosen = {name: make for name, make in cases().items() if options.only in (None, name)}
     rows = [measure(name, *make(), options.repeats) for name, make in chosen.items()]
-    print(table(list(COLUMNS.values()), [[row.get(key) for key in COLUMNS] for row in rows]))
+    print(table(COLUMNS, rows))
     print("\nforward and backward; processor time, minima")
     finish("record", arguments, options.json, rows, goals(rows))
     return 0

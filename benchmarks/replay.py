@@ -107,7 +107,7 @@ def main(arguments: list[str]) -> int:
     warnings.simplefilter("ignore")
     print(", ".join(f"{key} {value}" for key, value in {**machine(), **versions()}.items()))
     rows = [measure(name, *make(), options.repeats) for name, make in cases().items()]
-    print(table(list(COLUMNS.values()), [[row.get(key) for key in COLUMNS] for row in rows]))
+    print(table(COLUMNS, rows))
     print("\nprocessor time, minima, tc = torch.compile(backend='eager')")
     finish("replay", arguments, options.json, rows, goals(rows))
     return 0

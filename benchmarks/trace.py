@@ -235,7 +235,7 @@ def main(arguments: list[str]) -> int:
         warnings.simplefilter("ignore")
         for (_, _, case), row in zip(chosen, rows, strict=True):
             measure_incumbent(case, row, options.repeats)
-    print(table(list(COLUMNS.values()), [[row.get(key) for key in COLUMNS] for row in rows]))
+    print(table(COLUMNS, rows))
     print("\nprocessor time, minima, of a call or, in the last three columns, an instruction; tc = torch.compile")
     finish("trace", arguments, options.json, rows, goals(rows))
     return 0

@@ -160,8 +160,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def tell(rows: list[dict[str, Any]]) -> None:
-    columns = {key: title for key, title in COLUMNS.items() if any(key in row for row in rows)}
-    print(table(list(columns.values()), [[row.get(key) for key in columns] for row in rows]))
+    print(table(COLUMNS, rows))
     print("\ntc = torch.compile, eager backend; graphs: those of the last call\n")
     for row in rows:
         more = row["graphs"] > row.get("incumbent_graphs", row["graphs"])

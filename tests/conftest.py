@@ -82,6 +82,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="takes minutes: ./run test --full"))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints what tests tell with record_property("told", text), also those that ran in another process."""
+    for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
+        for text in (text for name, text in report.user_properties if name == "told"):
+            terminalreporter.write_line(text)
+
+
 @pytest.fixture
 def fresh() -> Iterator[None]:
     """Nothing is compiled or counted before and after the test, which needs no gradients."""

@@ -5,7 +5,7 @@ import itertools
 import magneto
 import pytest
 import torch
-from zoo import compare
+from zoo import compare, models
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -64,10 +64,7 @@ def test_an_object_that_is_new_in_each_call_is_captured_at_most_twice():
 
     compiled = check(attend, calls, captures=2)
     assert compiled.variants()[0]["hits"] == 10
-    assert any(
-        "cache.layers[0] has the same attributes" in line or "args[0].layers[0] has" in line
-        for line in compiled.variants()[0]["guards"]
-    )
+    assert "args[0].layers[0] has the same attributes" in compiled.variants()[0]["guards"]
 
 
 def test_sequences_of_calls_with_an_object_each():
@@ -78,7 +75,6 @@ def test_sequences_of_calls_with_an_object_each():
                 yield cache, torch.full((3, 1), float(i + sequence))
 
     check(attend, calls, captures=16)
-    magneto.reset()
 
 
 def test_numbers_in_an_object_are_carried_along():
@@ -343,27 +339,19 @@ def test_methods_that_replace_what_the_object_holds():
 
 @pytest.mark.xfail(torch.__version__.startswith("2.11"), reason="on torch 2.11 the sizes of the cache are pinned")
 def test_generating_text_captures_each_kind_of_step_once():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        vocab_size=64,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=None,
-    )
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(config).eval()
-    prompts = [torch.randint(2, 64, (1, 5)) for _ in range(5)]
-    expected = [model.generate(prompt, max_new_tokens=12, do_sample=False) for prompt in prompts]
+    if not models.has_transformers():
+        pytest.skip("needs transformers")
+    model, _ = models.get("llama")
+    prompts = [torch.randint(3, models.VOCAB, (1, 5)) for _ in range(5)]
+
+    def generate(prompt):
+        return model.generate(prompt, min_new_tokens=12, max_new_tokens=12, do_sample=False)
+
+    expected = [generate(prompt) for prompt in prompts]
     model.forward = magneto.compile(model.forward)
     captures = []
     for prompt, tokens in zip(prompts, expected, strict=True):
         before = magneto.counters["stats"]["captures"]
-        assert torch.equal(model.generate(prompt, max_new_tokens=12, do_sample=False), tokens)
+        assert torch.equal(generate(prompt), tokens)
         captures.append(magneto.counters["stats"]["captures"] - before)
     assert captures[-1] == 0, captures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -84,18 +85,16 @@ def test_the_comparison_notices_differences() -> None:
     assert compare.aliasing(shared, {}) != compare.aliasing(separate, {})
 
 
-def test_most_models_are_really_compiled(capsys: pytest.CaptureFixture[str]) -> None:
+def test_most_models_are_really_compiled(record_property: Callable[[str, object], None]) -> None:
     """Runs last: the list of what was compiled and what stayed eager, with the reasons."""
     if set(outcomes) != set(models.names()):
         pytest.skip("only a part of the zoo was run")
     if harness.unsupported():
         pytest.skip(harness.unsupported())
     compiled = [name for name, (state, _) in outcomes.items() if state == "compiled"]
-    with capsys.disabled():
-        print(f"\nzoo: {len(compiled)} of {len(outcomes)} models compiled: {', '.join(compiled)}")
-        for name, (state, reason) in outcomes.items():
-            if state != "compiled":
-                print(f"  {state}: {name}: {reason}")
+    lines = [f"zoo: {len(compiled)} of {len(outcomes)} models compiled: {', '.join(compiled)}"]
+    lines += [f"  {state}: {name}: {reason}" for name, (state, reason) in outcomes.items() if state != "compiled"]
+    record_property("told", "\n".join(lines))
     architectures = {name.partition("-")[0] for name in compiled}
     if models.has_transformers():
         assert len(models.architectures()) >= MIN_ARCHITECTURES

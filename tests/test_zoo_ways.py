@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import magneto
 import pytest
@@ -68,18 +68,17 @@ def test_the_cases_do_what_their_names_say() -> None:
     assert len({name.partition("/")[0] for name in ways.names() if "/" in name}) >= 50
 
 
-def test_nothing_but_what_is_known_stays_eager(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_but_what_is_known_stays_eager(record_property: Callable[[str, object], None]) -> None:
     """Runs last: what was compiled, what stayed eager, and where programs are cut, with the reasons."""
     if set(reports) != set(sample()):
         pytest.skip("only a part of the cases was run")
     outcomes = collections.Counter(report.outcome for report in reports.values())
-    with capsys.disabled():
-        print(f"\nways: {', '.join(f'{count} {outcome}' for outcome, count in outcomes.most_common())}")
-        for name, report in sorted(reports.items()):
-            if report.outcome not in ("steady", "not called") or report.graphs > 1:
-                print(f"  {name}: {report.outcome}, graphs: {report.graphs}")
-                if harness.FULL:
-                    print("\n".join(f"      {reason}" for reason in report.why))
+    lines = [f"ways: {', '.join(f'{count} {outcome}' for outcome, count in outcomes.most_common())}"]
+    for name, report in sorted(reports.items()):
+        if report.outcome not in ("steady", "not called") or report.graphs > 1:
+            lines.append(f"  {name}: {report.outcome}, graphs: {report.graphs}")
+            lines += [f"      {reason}" for reason in report.why if harness.FULL]
+    record_property("told", "\n".join(lines))
     eager = {name for name, report in reports.items() if report.outcome == "eager"}
     assert not {name for name in eager if not name.startswith(tuple(MAY_STAY_EAGER))}
     assert all(reports[name].outcome == "not called" for name in reports if name.endswith("generate_module"))

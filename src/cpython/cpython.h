@@ -79,12 +79,12 @@ bool mg_has_only_text_keys(PyObject* dict);
 PyObject** mg_dict_slot(PyObject* object);
 // Whether the object's __dict__ holds anything; does not make the dict.
 bool mg_has_attributes(PyObject* object);
+// Whether it holds anything under a name that does not begin so.
+bool mg_has_other_attributes(PyObject* object, const char* prefix);
 // A class made by a class statement, whose instances are freed by CPython's own code for such classes.
 bool mg_is_python_class(PyTypeObject* type);
 // Whether the class itself, without its bases, gives its instances slots.
 bool mg_has_slots(PyTypeObject* type);
-// Some whose names do not begin so.
-bool mg_has_other_attributes(PyObject* object, const char* prefix);
 // The next member of a set, in the order of iteration; start with position 0.
 bool mg_set_next(PyObject* set, Py_ssize_t* position, PyObject** item);
 // What the class itself defines. Borrowed.

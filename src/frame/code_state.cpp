@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "cpython/error_aside.h"
 #include "cpython/text.h"
 #include "runtime/daemon_threads.h"
 #include "runtime/state.h"
@@ -20,18 +21,6 @@ PyObject* as_object(void* object) { return static_cast<PyObject*>(object); }
 
 bool is_entry(PyObject* object) { return Py_TYPE(object) == runtime::process_state().cache_entry_type; }
 
-// Puts the error that is set aside for its lifetime.
-class KeepError {
- public:
-  KeepError() { PyErr_Fetch(&type_, &value_, &traceback_); }
-  ~KeepError() { PyErr_Restore(type_, value_, traceback_); }
-  KeepError(const KeepError&) = delete;
-  KeepError& operator=(const KeepError&) = delete;
-
- private:
-  PyObject *type_, *value_, *traceback_;
-};
-
 // ---- the check function knows its entry, so that it can invalidate it
 
 // Sets an attribute if the check function takes any: bound methods and C functions do not.
@@ -44,7 +33,7 @@ bool tell(PyObject* check_fn, const char* name, PyObject* value) {
 
 void untell(CacheEntry* entry) {
   if (!entry->check_fn) return;
-  KeepError keep;
+  py::ErrorAside aside;
   py::Ref check_fn = py::Ref::borrow(entry->check_fn);
   py::Ref told = py::Ref::steal(PyObject_GetAttrString(check_fn.get(), "cache_entry"));
   if (told.get() == as_object(entry)) {
@@ -206,7 +195,7 @@ PyType_Slot kStateSlots[] = {{Py_tp_traverse, (void*)traverse_state},
 void free_state(void* data) {
   auto* state = static_cast<ExtraState*>(data);
   if (!state) return;
-  KeepError keep;
+  py::ErrorAside aside;
   clear_state(as_object(state));
   Py_DECREF(as_object(state));
 }

@@ -169,8 +169,7 @@ void open_what_changed(Forms& forms, const RealCall& call) {
   const guard::Read* changed = group_of(forms, *latest.arguments).trie.first_failure(latest);
   if (!changed || changed->access != guard::Access::Key || !PyUnicode_CheckExact(changed->key.get())) return;
   PyObject* now = guard::find_key(changed->owner, changed->key.get());
-  bool can_be_open =
-      now && (PyLong_CheckExact(now) || PyFloat_CheckExact(now) || runtime::tensor_plug().is_tensor(now));
+  bool can_be_open = now && (guard::is_plain_number(now) || runtime::tensor_plug().is_tensor(now));
   if (can_be_open) forms.open_keys.push_back(changed->key);
 }
 

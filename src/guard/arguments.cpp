@@ -90,9 +90,7 @@ Arguments::Arguments(const CallArguments& call, std::vector<std::string> by_cont
   }
   tensor_count_ = checks_->size();
   for (size_t i = 0; i < nodes_.size(); ++i)
-    if (nodes_[i].kind != Kind::Atom && nodes_[i].kind != Kind::Number && nodes_[i].kind != Kind::Object &&
-        nodes_[i].kind != Kind::Again)
-      by_content_nodes_.push_back(i);
+    if (is_content(nodes_[i].kind)) by_content_nodes_.push_back(i);
 }
 
 void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key, std::string name) {
@@ -239,8 +237,6 @@ std::vector<Arguments::Number> Arguments::open_numbers() const {
 
 namespace {
 
-bool is_open_number(PyObject* value) { return PyLong_CheckExact(value) || PyFloat_CheckExact(value); }
-
 // Those among the dimensions that can be open for this tensor.
 std::vector<int> openable(PyObject* tensor, const std::vector<int>& dimensions) {
   std::vector<int> all = tensor_plug().openable(tensor), both;
@@ -254,7 +250,7 @@ std::vector<int> openable(PyObject* tensor, const std::vector<int>& dimensions) 
 // Numbers that were passed by themselves, or under a key or name.
 bool Arguments::can_be_open(const Node& node, PyObject* value) const {
   return node.kind == Kind::Atom && (node.parent < 0 || node.key) && value && Py_TYPE(value) == node.type &&
-         is_open_number(value);
+         is_plain_number(value);
 }
 
 std::optional<std::vector<Opening>> Arguments::opened_for(const CallArguments& call) const {
@@ -288,7 +284,7 @@ std::vector<Opening> Arguments::everything() const {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
     std::vector<int> sizes = node.kind == Kind::Tensor ? tensor_plug().openable(node.seen) : std::vector<int>();
-    bool is_number = node.kind == Kind::Atom && node.parent < 0 && is_open_number(node.seen);
+    bool is_number = node.kind == Kind::Atom && node.parent < 0 && is_plain_number(node.seen);
     if (!sizes.empty() || is_number) opened.push_back({i, std::move(sizes)});
   }
   return opened;
@@ -409,11 +405,11 @@ void Arguments::freeze() {
 // The watched call saw distinct tensors and containers (repeated ones were refused), so that it did not matter which
 // object is which.
 [[gnu::always_inline]] inline bool Arguments::is_repeated(size_t index, PyObject* const* values) const {
-  if (nodes_[index].kind == Kind::Tuple && !nodes_[index].size) return false;  // there is only one ()
-  bool is_among = false;
+  const Node& node = nodes_[index];
+  if (!is_content(node.kind) || (node.kind == Kind::Tuple && !node.size)) return false;  // there is only one ()
   for (size_t i : by_content_nodes_) {
-    if (i >= index) return i == index && is_among;
-    is_among |= values[i] == values[index];
+    if (i == index) return false;
+    if (values[i] == values[index]) return true;
   }
   return false;
 }

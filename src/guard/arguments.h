@@ -131,6 +131,10 @@ class Arguments {
   void add_instance(PyObject* object, int self);
   bool is_by_content(PyObject* object, int self) const;
   bool can_be_open(const Node& node, PyObject* value) const;
+  // Guarded by what it is or holds, and not by which object it is.
+  static bool is_content(Kind kind) {
+    return kind != Kind::Atom && kind != Kind::Number && kind != Kind::Object && kind != Kind::Again;
+  }
   int depth(int node) const;
   PyObject* fetch(const Node& node, const CallArguments& call, PyObject* const* values) const;
   bool is_repeated(size_t index, PyObject* const* values) const;

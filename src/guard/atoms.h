@@ -6,6 +6,8 @@ namespace magneto::guard {
 
 // True for values that can be compared and baked in.
 bool is_atom(PyObject* object);
+// An int or a float, and no subclass.
+inline bool is_plain_number(PyObject* object) { return PyLong_CheckExact(object) || PyFloat_CheckExact(object); }
 // True for atoms, and for tuples of nothing but atoms.
 bool holds_only_atoms(PyObject* object);
 // Same type and same value, to the bit for floats.

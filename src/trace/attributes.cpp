@@ -175,7 +175,7 @@ NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
   }
   Kind kind = kind_of(type);
   if (type->tp_getattro != PyObject_GenericGetAttr && kind != Kind::Atom && kind != Kind::Identity) {
-    if (!is_python_class(type) || kind == Kind::Unknown) {
+    if (!mg_is_python_class(type) || kind == Kind::Unknown) {
       give_up("the call reads an attribute of a " + std::string(type->tp_name));
       return kKnown;
     }

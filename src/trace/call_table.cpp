@@ -179,7 +179,8 @@ namespace {
 
 PyMethodDef kSetAttribute = {"set_attribute",
                              [](PyObject* name, PyObject* given) -> PyObject* {
-                               PyObject *value = PyTuple_GET_ITEM(given, 0), *object = PyTuple_GET_ITEM(given, 1);
+                               PyObject *value, *object;
+                               if (!PyArg_UnpackTuple(given, "set_attribute", 2, 2, &value, &object)) return nullptr;
                                return PyObject_SetAttr(object, name, value) < 0 ? nullptr : Py_NewRef(Py_None);
                              },
                              METH_VARARGS, nullptr};
@@ -189,7 +190,7 @@ PyMethodDef kSetAttribute = {"set_attribute",
 std::string callable_name(PyObject* callable) {
   if (PyCFunction_Check(callable) && ((PyCFunctionObject*)callable)->m_ml == &kSetAttribute)
     return "setattr of '" + py::text(PyCFunction_GET_SELF(callable)) + "'";
-  if (is_python_class(Py_TYPE(callable)))  // whose code must not be asked
+  if (mg_is_python_class(Py_TYPE(callable)))  // whose code must not be asked
     return PyType_Check(callable) ? ((PyTypeObject*)callable)->tp_name : "a " + py::type_name(callable);
   for (const char* attribute : {"__qualname__", "__name__"}) {
     py::Ref name = py::Ref::steal(PyObject_GetAttrString(callable, attribute));

@@ -75,7 +75,7 @@ bool contains_tensor(PyObject* value, int depth = 0) {
 }
 
 bool is_defaultdict(PyTypeObject* type) {
-  while (is_python_class(type)) type = type->tp_base;
+  while (mg_is_python_class(type)) type = type->tp_base;
   return std::string_view(type->tp_name) == "collections.defaultdict";
 }
 
@@ -297,7 +297,7 @@ class CallModel {
   // Lets the program make the change again. False if it cannot.
   bool repeat() {
     Kind kind = watch_.kind_of(Py_TYPE(self_));
-    bool plain = (kind == Kind::List || kind == Kind::Dict || kind == Kind::Set) && !is_python_class(Py_TYPE(self_));
+    bool plain = (kind == Kind::List || kind == Kind::Dict || kind == Kind::Set) && !mg_is_python_class(Py_TYPE(self_));
     if (!plain || model_ != Model::Mutate || call_.keyword_names) return false;
     if (kind == Kind::Dict && !watch_.check_keys(self_)) return true;
     PyObject* function = call_.callable;
@@ -416,45 +416,6 @@ void Watch::check_tensors_if_any(PyObject* result) {
   if (is_tensor(result)) check_tensors(result, "the call");
 }
 
-void Watch::Handover::expect(PyObject* callable) {
-  static PyObject* name = PyUnicode_InternFromString("__call__");
-  if (PyMethod_Check(callable))
-    callable = PyMethod_GET_FUNCTION(callable);
-  else if (!PyFunction_Check(callable) && !PyType_Check(callable) && is_python_class(Py_TYPE(callable)))
-    callable = _PyType_Lookup(Py_TYPE(callable), name);
-  function = callable && PyFunction_Check(callable) ? callable : nullptr;
-}
-
-bool Watch::Handover::give(PyObject* callable, size_t index, size_t positional, PyObject* keyword_names, NodeId node) {
-  auto* code = function ? (PyCodeObject*)((PyFunctionObject*)function)->func_code : nullptr;
-  if (!code || code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) return false;
-  auto put = [node](std::vector<NodeId>& nodes, size_t at) {
-    nodes.resize(std::max(nodes.size(), at + 1), kKnown);
-    nodes[at] = node;
-    return true;
-  };
-  if (index < positional) {
-    size_t local = index + (function != callable);  // which is bound to an argument before the first
-    auto count = static_cast<size_t>(code->co_argcount);
-    if (local >= count) return code->co_flags & CO_VARARGS && put(rest, local - count);
-    nodes.emplace_back(static_cast<int>(local), node);
-    return true;
-  }
-  auto local_of = [code](PyObject* name) {
-    for (int i = code->co_posonlyargcount; i < code->co_argcount + code->co_kwonlyargcount; ++i)
-      if (PyUnicode_Compare(name, PyTuple_GET_ITEM(code->co_localsplusnames, i)) == 0) return i;
-    return -1;
-  };
-  auto keyword = static_cast<Py_ssize_t>(index - positional);
-  if (int local = local_of(PyTuple_GET_ITEM(keyword_names, keyword)); local >= 0) {
-    nodes.emplace_back(local, node);
-    return true;
-  }
-  size_t before = 0;
-  for (Py_ssize_t i = 0; i < keyword; ++i) before += local_of(PyTuple_GET_ITEM(keyword_names, i)) < 0;
-  return code->co_flags & CO_VARKEYWORDS && put(named_rest, before);
-}
-
 bool Watch::is_unknown(PyObject* callable) const {
   if (rule_of(callable) == Rule::Disallow) return true;
   PyObject* self;
@@ -543,7 +504,7 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     if (result && kind == CallKind::Balanced && alive()) repeat(nullptr, callable, args, call.size(), false);
     return result;
   }
-  if (is_python_class(type) || PyType_Check(callable)) {
+  if (mg_is_python_class(type) || PyType_Check(callable)) {
     guards.read_specials(type);
     if (!is_fresh(callable) && !PyType_Check(callable)) read_instance(callable);
     static PyObject* name = PyUnicode_InternFromString("__call__");
@@ -668,7 +629,7 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
     return call.make();
   }
   if (!is_plain_constructor(type)) {
-    bool python = is_python_class(type) && kind_of(type) != Kind::Tensor;
+    bool python = mg_is_python_class(type) && kind_of(type) != Kind::Tensor;
     if (python)
       before_making(type);
     else if (bool is_known = plug_.is_immutable(type) || plug_.is_mode(type);
@@ -684,7 +645,7 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
   bool holds_items = made == Kind::List || made == Kind::Dict || made == Kind::Tuple || made == Kind::Set;
   // Looks at its arguments, as str and list do; also a class that is built on such a type. Those of lists, dicts and
   // sets leave them to __init__.
-  bool has_own_init = (made == Kind::List || made == Kind::Dict || made == Kind::Set) && is_python_class(type) &&
+  bool has_own_init = (made == Kind::List || made == Kind::Dict || made == Kind::Set) && mg_is_python_class(type) &&
                       method_is_python(type, "__init__");
   bool has_own_new = has_plain_new(type) && type->tp_new != PyBaseObject_Type.tp_new;
   bool consumes = !has_own_init && (is_plain_constructor(type) || holds_items || has_own_new);

@@ -232,8 +232,6 @@ bool is_exception(PyTypeObject* type) { return PyType_IsSubtype(type, (PyTypeObj
 
 void build_type_tables() { tables(); }
 
-bool is_python_class(PyTypeObject* type) { return mg_is_python_class(type); }
-
 namespace {
 
 Kind find_kind(PyTypeObject* type) {
@@ -245,12 +243,12 @@ Kind find_kind(PyTypeObject* type) {
   if (found != tables().kinds.end()) return found->second;
   if (PyType_IsSubtype(type, &PyType_Type)) return has_opaque_specials(type) ? Kind::Unknown : Kind::Identity;
   if (is_struct_sequence(type)) return Kind::Tuple;
-  if (!is_python_class(type)) return is_exception(type) ? Kind::Identity : Kind::Unknown;
+  if (!mg_is_python_class(type)) return is_exception(type) ? Kind::Identity : Kind::Unknown;
   if (has_opaque_specials(type)) return Kind::Unknown;
   // A Python class is as well known as the C types that it is built on.
   for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     auto* base = (PyTypeObject*)PyTuple_GET_ITEM(type->tp_mro, i);
-    if (is_python_class(base)) continue;
+    if (mg_is_python_class(base)) continue;
     Kind kind = known_kind(base);
     switch (kind) {
       case Kind::Atom:
@@ -271,7 +269,7 @@ Kind find_kind(PyTypeObject* type) {
 Kind known_kind(PyTypeObject* type) { return runtime::process_state().kinds.get(type, find_kind); }
 
 bool is_plain_constructor(PyTypeObject* type) {
-  return tables().constructors.contains(type) || (!is_python_class(type) && is_exception(type));
+  return tables().constructors.contains(type) || (!mg_is_python_class(type) && is_exception(type));
 }
 
 bool metaclass_calls_python(PyTypeObject* metaclass) { return metaclass->tp_call != PyType_Type.tp_call; }
@@ -286,7 +284,7 @@ bool has_opaque_specials(PyTypeObject* type) {
   if (!type->tp_mro) return true;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     auto* base = (PyTypeObject*)PyTuple_GET_ITEM(type->tp_mro, i);
-    if (!is_python_class(base)) continue;
+    if (!mg_is_python_class(base)) continue;
     Py_ssize_t position = 0;
     PyObject *name, *value;
     while (PyDict_Next(mg_type_dict(base), &position, &name, &value)) {

@@ -10,8 +10,6 @@ namespace magneto::trace {
 void build_type_tables();
 
 Kind known_kind(PyTypeObject* type);
-// A class made by a class statement, whose instances are freed by CPython's own code for such classes.
-bool is_python_class(PyTypeObject* type);
 // A type that makes a new, ordinary object when called, and looks only at its arguments for that.
 bool is_plain_constructor(PyTypeObject* type);
 // type(cls).__call__ is a Python function.

@@ -97,6 +97,45 @@ void FrameRun::take_nodes() {
   }
 }
 
+void Watch::Handover::expect(PyObject* callable) {
+  static PyObject* name = PyUnicode_InternFromString("__call__");
+  if (PyMethod_Check(callable))
+    callable = PyMethod_GET_FUNCTION(callable);
+  else if (!PyFunction_Check(callable) && !PyType_Check(callable) && mg_is_python_class(Py_TYPE(callable)))
+    callable = _PyType_Lookup(Py_TYPE(callable), name);
+  function = callable && PyFunction_Check(callable) ? callable : nullptr;
+}
+
+bool Watch::Handover::give(PyObject* callable, size_t index, size_t positional, PyObject* keyword_names, NodeId node) {
+  auto* code = function ? (PyCodeObject*)((PyFunctionObject*)function)->func_code : nullptr;
+  if (!code || code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) return false;
+  auto put = [node](std::vector<NodeId>& nodes, size_t at) {
+    nodes.resize(std::max(nodes.size(), at + 1), kKnown);
+    nodes[at] = node;
+    return true;
+  };
+  if (index < positional) {
+    size_t local = index + (function != callable);  // which is bound to an argument before the first
+    auto count = static_cast<size_t>(code->co_argcount);
+    if (local >= count) return code->co_flags & CO_VARARGS && put(rest, local - count);
+    nodes.emplace_back(static_cast<int>(local), node);
+    return true;
+  }
+  auto local_of = [code](PyObject* name) {
+    for (int i = code->co_posonlyargcount; i < code->co_argcount + code->co_kwonlyargcount; ++i)
+      if (PyUnicode_Compare(name, PyTuple_GET_ITEM(code->co_localsplusnames, i)) == 0) return i;
+    return -1;
+  };
+  auto keyword = static_cast<Py_ssize_t>(index - positional);
+  if (int local = local_of(PyTuple_GET_ITEM(keyword_names, keyword)); local >= 0) {
+    nodes.emplace_back(local, node);
+    return true;
+  }
+  size_t before = 0;
+  for (Py_ssize_t i = 0; i < keyword; ++i) before += local_of(PyTuple_GET_ITEM(keyword_names, i)) < 0;
+  return code->co_flags & CO_VARKEYWORDS && put(named_rest, before);
+}
+
 // `nodes` are those of `args`, in the order of the call.
 void FrameRun::hand_over(PyObject* callable, PyObject* const* args, const std::vector<NodeId>& nodes,
                          PyObject* keyword_names) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cpython/cpython.h"
+#include "cpython/error_aside.h"
 #include "cpython/text.h"
 #include "guard/deaths.h"
 #include "runtime/state.h"
@@ -41,8 +42,6 @@ PyObject* item_of(PyObject* dict, PyObject* key) {
   if (!value) PyErr_Clear();
   return value;
 }
-
-bool may_be_carried(PyObject* value) { return PyLong_CheckExact(value) || PyFloat_CheckExact(value); }
 
 // Whether the function is called because something dies.
 bool is_last_word(PyObject* function, PyObject* self) {
@@ -132,8 +131,7 @@ void Watch::let_go() {
 
 std::string Watch::place() {
   std::string place;
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
+  py::ErrorAside aside;
   if (PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get())) {
     PyCodeObject* code = PyFrame_GetCode(frame);
     place =
@@ -141,7 +139,6 @@ std::string Watch::place() {
     Py_DECREF(code);
     Py_DECREF(frame);
   }
-  PyErr_Restore(type, value, traceback);
   return place;
 }
 
@@ -204,7 +201,7 @@ NodeId Watch::look_up_key(PyObject* dict, PyObject* key) {
   }
   PyObject* value = item_of(dict, key);
   bool is_open_tensor = value && !open_keys_.empty() && is_tensor(value) && is_open_key(key);
-  if (value && (may_be_carried(value) || is_open_tensor)) return provenance.add_read(dict, key, value);
+  if (value && (guard::is_plain_number(value) || is_open_tensor)) return provenance.add_read(dict, key, value);
   if (guards.read_key(dict, key, value)) saw(value);
   return kKnown;
 }
@@ -377,7 +374,7 @@ NodeId Watch::look_up_cell(PyObject* cell) {
   if (const Effect* write = is_changed(cell) ? last_write(cell, nullptr) : nullptr)
     return written(*write, PyCell_GET(cell));
   PyObject* value = PyCell_GET(cell);
-  if (value && may_be_carried(value)) return provenance.add_read(cell, nullptr, value);
+  if (value && guard::is_plain_number(value)) return provenance.add_read(cell, nullptr, value);
   guards.read_cell(cell, value);
   saw(value);
   return kKnown;

@@ -381,7 +381,7 @@ uint32_t Writer::tuple(PyObject* value) {
   if (PyObject_HasAttrString((PyObject*)type, "n_sequence_fields") || runtime::tensor_plug().is_immutable(type))
     return emit(Op::Struct, program_->add_constant((PyObject*)type), items);
   PyObject** slot = mg_dict_slot(value);
-  if (!is_python_class(type) || (slot && *slot && PyDict_GET_SIZE(*slot)))
+  if (!mg_is_python_class(type) || (slot && *slot && PyDict_GET_SIZE(*slot)))
     return refuse(std::string("a ") + type->tp_name + ", which is not understood");
   return emit(Op::NamedTuple, program_->add_constant((PyObject*)type), items);
 }
@@ -444,12 +444,12 @@ uint32_t Writer::generator(PyObject* value) {
 uint32_t Writer::instance(PyObject* value) {
   PyTypeObject* type = Py_TYPE(value);
   std::string name = std::string("a ") + type->tp_name;
-  if (!is_python_class(type)) return refuse(name + ", which is not understood");
+  if (!mg_is_python_class(type)) return refuse(name + ", which is not understood");
   Recipe recipe;
   recipe.type = py::Ref::borrow((PyObject*)type);
   std::vector<uint32_t> operands;
   PyTypeObject* solid = type;
-  while (is_python_class(solid)) solid = solid->tp_base;
+  while (mg_is_python_class(solid)) solid = solid->tp_base;
   if (solid == &PyODict_Type || solid == &PyDict_Type) {
     recipe.base = solid == &PyODict_Type ? Recipe::Base::OrderedDict : Recipe::Base::Dict;
     operands = dict_items(value);
@@ -478,7 +478,7 @@ uint32_t Writer::instance(PyObject* value) {
 void Writer::add_slots(PyTypeObject* type, PyObject* value, Recipe* recipe, std::vector<uint32_t>* operands) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     auto* base = (PyTypeObject*)PyTuple_GET_ITEM(type->tp_mro, i);
-    if (!is_python_class(base)) continue;
+    if (!mg_is_python_class(base)) continue;
     Py_ssize_t position = 0;
     PyObject *name, *member;
     while (PyDict_Next(mg_type_dict(base), &position, &name, &member)) {

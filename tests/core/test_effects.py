@@ -44,6 +44,25 @@ def test_a_result_that_is_changed_does_not_change_the_next():
     assert compiled.variants()
 
 
+def test_a_bound_method_that_is_looked_into_and_dropped():
+    class Counter:
+        def go(self): ...
+
+    counter = Counter()
+    counter.n = 0
+
+    def count():
+        name = counter.go.__func__.__name__
+        counter.n += 1
+        return name
+
+    compiled = worlds.watched(count)
+    for call in range(1, 6):
+        assert compiled() == "go"
+        assert counter.n == call
+    assert compiled.variants()[0]["hits"] == 4, compiled.failures()
+
+
 def test_an_older_object_is_returned_itself():
     kept = [1]
 
