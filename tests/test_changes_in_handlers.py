@@ -255,8 +255,9 @@ COMPILED = [
     writes_with_the_operator_that_raises,
     a_block_of_torch_inside_a_handler,
     a_block_that_only_looks_like_one_of_torch,
+    draws_from_its_own_generator,
 ]
-EAGER = [draws_from_its_own_generator, reaches_beyond_what_it_was_given]
+EAGER = [reaches_beyond_what_it_was_given]
 
 
 @pytest.mark.parametrize("make", COMPILED + EAGER)

@@ -611,6 +611,10 @@ class GraphOp:
         """Runs in inference mode, also for a caller that is not in it."""
 
     @property
+    def derives(self) -> bool:
+        """Autograd takes part in each run."""
+
+    @property
     def expected(self) -> bool | int | float | complex | None:
         """The number that it must return, if anything relies on that."""
 

@@ -18,7 +18,13 @@ from magneto._C import Graph, GraphOp, GraphSize, GraphValue, UserError
 
 __all__ = ["Graph", "GraphOp", "GraphSize", "GraphValue", "expect", "from_fx", "to_fx"]
 
-FLAGS = {"grad": "grad_mode", "below_inplace": "below_inplace", "autocast": "autocast", "inference": "inference"}
+FLAGS = {
+    "grad": "grad_mode",
+    "below_inplace": "below_inplace",
+    "autocast": "autocast",
+    "inference": "inference",
+    "derives": "derives",
+}
 
 
 def expect(number: Any, recorded: Any) -> None:

@@ -27,6 +27,7 @@ Op op_like(const Op& source, const c10::OperatorHandle& handle) {
         .below_inplace = source.below_inplace,
         .autocast = false,
         .inference = source.inference,
+        .derives = source.derives,
         .line = source.line};
   for (const c10::Argument& argument : handle.schema().arguments()) {
     op.args.push_back(argument.default_value().value_or(IValue()));

@@ -15,9 +15,9 @@ inline std::string text(PyObject* object) {
 
 inline std::string type_name(PyObject* object) { return Py_TYPE(object)->tp_name; }
 
-// At most `limit` bytes of repr(object), in whole characters.
+// At most `limit` bytes of repr(object), in whole characters. PyObject_Repr would serve signals, whose handlers raise.
 inline std::string repr(PyObject* object, size_t limit = 80) {
-  Ref result = Ref::steal(PyObject_Repr(object));
+  Ref result = Ref::steal(Py_TYPE(object)->tp_repr(object));
   if (!result) {
     PyErr_Clear();
     return "<" + type_name(object) + ">";

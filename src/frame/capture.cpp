@@ -58,7 +58,7 @@ PyObject* FunctionCall::run(trace::Watch* watch) {
 }
 
 Capture capture(RealCall& call, bool whole, const Variant* base, std::shared_ptr<guard::Arguments> arguments,
-                const std::vector<py::Ref>& open_keys) {
+                const std::vector<py::Ref>& open_keys, const std::vector<trace::Detour>& detours) {
   Capture capture;
   if (!arguments->refusal().empty()) {
     capture.reason = arguments->refusal();
@@ -72,6 +72,7 @@ Capture capture(RealCall& call, bool whole, const Variant* base, std::shared_ptr
   trace::Watch watch(*arguments, variant.get(), &variant->program, open_keys);
   watch.guards.expect_many();
   watch.may_cut = !whole;
+  watch.detours = detours;
   watch.base = base ? &base->program : nullptr;
   watch.roots = capture.roots = name_roots(call.function, *arguments);
   watch.handover.expect(call.function);
@@ -88,6 +89,7 @@ Capture capture(RealCall& call, bool whole, const Variant* base, std::shared_ptr
     runtime::warn_once(std::string("magneto: ") + bug.what() + "; the function runs eagerly. Please report this.");
   }
   capture.met_forbidden = watch.met_forbidden;
+  if (capture.result) capture.stumble = std::move(watch.stumble);
   capture.reason = watch.reason();
   capture.where = watch.where();
   if (!watch.has_program()) return capture;
@@ -103,6 +105,7 @@ Capture capture(RealCall& call, bool whole, const Variant* base, std::shared_ptr
   capture.variant = std::move(variant);
   capture.reads = std::move(watch.first_reads);
   capture.variant->arguments = std::move(arguments);
+  capture.variant->detours = detours.size();
   capture.variant->watch_ms = called - start;
   capture.variant->build_ms = now_ms() - called;
   return capture;

@@ -1,6 +1,7 @@
 // Captures one call: watches it for real and, if all of it was understood, leaves a variant that runs it again.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "guard/arguments.h"
@@ -8,6 +9,7 @@
 #include "guard/trie.h"
 #include "program/program.h"
 #include "runtime/state.h"
+#include "trace/detours.h"
 
 namespace magneto::frame {
 
@@ -22,6 +24,7 @@ struct Variant : guard::Entry {
   int64_t captures_in_vain = 0;
   int64_t capture_in = -1;  // so many more calls; -1: not at all
   int depth = 0;            // of Python calls, which the program does not make
+  size_t detours = 0;       // how many were known when it was captured
 };
 
 // A call that is to be made for real, exactly once, and what it is made with.
@@ -53,20 +56,21 @@ struct Capture {
   bool added = false;                // to the base
   bool met_forbidden = false;        // magneto.forbid_in_graph
   std::string reason, where;
-  int depth = 0;                       // of Python calls
-  std::vector<std::string> breaks;     // why the program is in several parts
-  std::vector<guard::Read> reads;      // the guards of the variant, to be put into the function's trie
-  guard::RootNames roots;              // what they start from
-  bool was_open = false;               // sizes or numbers were to stay open
-  std::string broken_promise;          // a size that was marked dynamic, but had to be fixed: which, and where
-  std::vector<guard::Opening> pinned;  // what was to stay open and did not
+  int depth = 0;                         // of Python calls
+  std::vector<std::string> breaks;       // why the program is in several parts
+  std::vector<guard::Read> reads;        // the guards of the variant, to be put into the function's trie
+  guard::RootNames roots;                // what they start from
+  bool was_open = false;                 // sizes or numbers were to stay open
+  std::string broken_promise;            // a size that was marked dynamic, but had to be fixed: which, and where
+  std::vector<guard::Opening> pinned;    // what was to stay open and did not
+  std::optional<trace::Detour> stumble;  // where it gave up, if another capture can go around that
 };
 
 // Runs the call exactly once, whatever happens. `whole`: a call that runs something unknown is not captured. `base`: a
 // variant whose guards hold, but which could not finish such a call; what is new is added to it. May be null.
-// `arguments` are those of the call; `open_keys`: see trace::Watch.
+// `arguments` are those of the call; `open_keys` and `detours`: see trace::Watch.
 Capture capture(RealCall& call, bool whole, const Variant* base, std::shared_ptr<guard::Arguments> arguments,
-                const std::vector<py::Ref>& open_keys);
+                const std::vector<py::Ref>& open_keys, const std::vector<trace::Detour>& detours);
 
 // What people call the objects that the guards of `function` start from.
 guard::RootNames name_roots(PyObject* function, const guard::Arguments& arguments);

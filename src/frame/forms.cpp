@@ -54,10 +54,13 @@ void note_failure(Forms& forms, const std::string& reason, const std::string& wh
   runtime::log(runtime::Log::Capture, forms.name + ": not compiled: " + with_place(reason, where));
 }
 
-void remove_variant(Forms& forms, const Variant& variant) {
-  Group& group = group_of(forms, *variant.arguments);
-  group.trie.remove(variant);
+// False: it is gone already.
+bool drop_variant(Forms& forms, std::shared_ptr<Variant> variant) {
+  if (!std::erase(forms.variants, variant)) return false;
+  Group& group = group_of(forms, *variant->arguments);
+  group.trie.remove(*variant);
   if (group.trie.empty()) forms.groups.erase(forms.groups.begin() + (&group - forms.groups.data()));
+  return true;
 }
 
 // Of the newest variant, in words.
@@ -108,9 +111,7 @@ void add_variant(Forms& forms, Capture& captured) {
   if (forms.variants.size() > static_cast<size_t>(std::max<int64_t>(config().cache_limit, 1))) {
     auto oldest = std::min_element(forms.variants.begin() + 1, forms.variants.end(),
                                    [](const auto& a, const auto& b) { return a->last_used < b->last_used; });
-    std::shared_ptr<Variant> evicted = *oldest;
-    forms.variants.erase(oldest);
-    remove_variant(forms, *evicted);
+    drop_variant(forms, *oldest);
     runtime::count("stats", "evicted");
   }
 }
@@ -218,12 +219,7 @@ bool conclude(Forms& forms, const Capture& captured, const std::shared_ptr<Varia
   bool good = (!captured.variant || tell_guards(forms, *filled)) && (!filled || lower(forms, *filled));
   {
     py::ErrorAside aside;
-    auto found = std::find(forms.variants.begin(), forms.variants.end(), filled);
-    if (!good && found != forms.variants.end()) {  // the next call is to meet the same
-      forms.variants.erase(found);
-      remove_variant(forms, *filled);
-      --forms.captures;
-    }
+    if (!good && filled && drop_variant(forms, filled)) --forms.captures;  // the next call is to meet the same
     good = tell_compilation(forms, false) && good;
   }
   if (good && !captured.broken_promise.empty()) return set_user_error(captured.broken_promise), false;
@@ -233,7 +229,17 @@ bool conclude(Forms& forms, const Capture& captured, const std::shared_ptr<Varia
   return false;
 }
 
-void note_capture(Forms& forms, Capture& captured, const Variant* base) {
+// The next capture goes around the place where this one gave up. False: there is none, or too many are known.
+bool learn_detour(Forms& forms, Capture& captured) {
+  static constexpr size_t kMaxDetours = 16;
+  bool could_do_otherwise = captured.was_open || !forms.by_content.empty();
+  if (!captured.stumble || could_do_otherwise || forms.detours.size() >= kMaxDetours) return false;
+  forms.detours.insert(forms.detours.begin(), std::move(*captured.stumble));  // the newest of a place counts
+  return true;
+}
+
+// `is_wiser`: the next capture will do better.
+void note_capture(Forms& forms, Capture& captured, const Variant* base, bool is_wiser) {
   if (captured.broken_promise.empty())
     forms.pinned.insert(forms.pinned.end(), captured.pinned.begin(), captured.pinned.end());
   if (captured.variant)
@@ -246,7 +252,7 @@ void note_capture(Forms& forms, Capture& captured, const Variant* base) {
     forms.cannot_open = true, forms.open_keys.clear();  // with fixed sizes it may well go
   else if (!forms.by_content.empty() && !base)
     rely_on_identity(forms);
-  else if (!base && (captured.result || !forms.wishes->whole))
+  else if (!base && !is_wiser && (captured.result || !forms.wishes->whole))
     ++forms.failures_in_a_row;
   if (!captured.reason.empty()) note_failure(forms, captured.reason, captured.where);
 }
@@ -264,15 +270,18 @@ PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> ba
   runtime::count("stats", "captures");
   if (!tell_compilation(forms, true)) return nullptr;
   std::vector<guard::Opening> open = base ? std::vector<guard::Opening>() : what_to_open(forms, call);
-  Capture captured =
-      capture(call, forms.wishes->whole, base.get(), arguments_of(forms, call, std::move(open)), forms.open_keys);
+  Capture captured = capture(call, forms.wishes->whole, base.get(), arguments_of(forms, call, std::move(open)),
+                             forms.open_keys, forms.detours);
   if (opened_in_vain(forms, captured)) captured.variant.reset();
-  if (base) base->captures_in_vain = captured.added ? 0 : base->captures_in_vain + 1;
+  bool is_wiser = learn_detour(forms, captured);
+  if (base) base->captures_in_vain = captured.added || is_wiser ? 0 : base->captures_in_vain + 1;
+  if (base && captured.variant && base->detours < captured.variant->detours) drop_variant(forms, base);
   std::shared_ptr<Variant> filled = captured.variant ? captured.variant : captured.added ? base : nullptr;
+  if (is_wiser && (filled || base)) (filled ? filled : base)->capture_in = 0;
   if (filled) filled->depth = std::max(filled->depth, captured.depth);
   {
     py::ErrorAside aside;
-    note_capture(forms, captured, base.get());
+    note_capture(forms, captured, base.get(), is_wiser);
     if (!captured.result) tell_compilation(forms, false);
   }
   return captured.result && conclude(forms, captured, filled) ? captured.result.release() : nullptr;
@@ -338,9 +347,20 @@ PyObject* miss_by_order(Forms& forms, RealCall& call) {
   return nullptr;
 }
 
+// What detours have made possible is of no use if something is another one in each call.
+void give_up_if_in_vain(Forms& forms) {
+  static constexpr size_t kCaptures = 4;
+  bool any_hit = std::ranges::any_of(forms.variants, [](const auto& variant) { return variant->hits > 0; });
+  if (forms.detours.empty() || any_hit || forms.variants.size() < kCaptures) return;
+  note_failure(forms, "none of the compiled forms has fitted another call", "");
+  forms.failures_in_a_row = config().capture_attempts;
+  forms.drop_variants();
+}
+
 // No variant fits: watch this call, if that may still pay.
 PyObject* miss(Forms& forms, RealCall& call) {
   if (const char* never = mg_why_unsupported()) return run_eagerly(forms, call, never);
+  give_up_if_in_vain(forms);
   if (forms.stays_eager() || forms.failures_in_a_row >= config().capture_attempts)
     return run_eagerly(forms, call, forms.last_reason, forms.last_where);
   if (!may_capture()) return miss_by_order(forms, call);

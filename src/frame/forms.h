@@ -46,6 +46,7 @@ struct Forms {
   std::vector<std::string> by_content;             // names of arguments that are another object in each call
   bool needs_identity = false;                     // a capture that did not rely on which objects these are has failed
   std::vector<py::Ref> open_keys;  // names of attributes and the like that hold another number or tensor in each call
+  std::vector<trace::Detour> detours;  // around what captures did not understand
   std::vector<guard::Opening> pinned;  // sizes and numbers that the function relies on, so that they are not opened
   std::map<std::string, int64_t> failures, misses, breaks;
   std::string last_reason, last_where;  // of a failure

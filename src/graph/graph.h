@@ -90,6 +90,7 @@ struct Op {
   bool below_inplace;  // ran where version counters and views are not kept, as inside an autograd kernel
   bool autocast;       // ran with the autocast that the call began with, which the operators inside its kernel see
   bool inference;      // ran in inference mode, which the call itself turned on
+  bool derives;        // autograd took part, which a run has to let it do again
   // The number that the operator returned, on which everything after it relies; None for operators that return tensors.
   c10::IValue expected = {};
   std::vector<SizeRef> sizes = {};

@@ -144,7 +144,8 @@ class Parser {
       } else if (any) {
         return flags;
       } else {
-        cursor_.expected(std::string("plain, or some of grad, below_inplace, autocast and inference, and then ") + end);
+        cursor_.expected(
+            std::string("plain, or some of grad, below_inplace, autocast, inference and derives, and then ") + end);
       }
     }
   }

@@ -63,6 +63,14 @@ PyObject* method_name(uint32_t number, bool reflected) {
   return name;
 }
 
+const char* function_name(uint32_t number) {
+  constexpr std::array<const char*, 2 * kFirstInPlace> kNames{
+      "add",    "and_", "floordiv", "lshift", "matmul",  "mul",  "mod",       "or_",     "pow",
+      "rshift", "sub",  "truediv",  "xor",    "iadd",    "iand", "ifloordiv", "ilshift", "imatmul",
+      "imul",   "imod", "ior",      "ipow",   "irshift", "isub", "itruediv",  "ixor"};
+  return kNames[number];
+}
+
 PyObject* operator_function(const char* name) {
   static PyObject* module = PyImport_ImportModule("_operator");
   return PyDict_GetItemString(PyModule_GetDict(module), name);

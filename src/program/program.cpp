@@ -331,19 +331,31 @@ std::string Program::why_nothing_fits() const {
   return why.empty() ? "a value that the call computes with or asks from a tensor is another one" : why;
 }
 
+// Of an older object that nobody else has any more.
+bool Program::holds_back_a_death(Registers& registers) const {
+  return std::ranges::any_of(before_, [&](const Instruction& instruction) {
+    if (instruction.op != Op::Older) return false;
+    PyObject* object = registers[instruction.result];
+    return object && Py_REFCNT(object) == 1 && !guard::dies_quietly(object, 1);
+  });
+}
+
 PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End* end, std::string* why_left) const {
   Registers registers;
   *end = run_stretch(arguments, tensors, registers);
   const Program* program = this;
   std::shared_ptr<Stretch> stretch;  // keeps what follows the first
+  std::vector<const Program*> so_far;
   int64_t cuts_made = 0;
   while (*end == End::Returned) {
     const Cut* cut = program->cut_.get();
     if (!cut) return std::exchange(registers[program->result_], nullptr);
-    if (!program->make_call(registers)) return program->leave(cut->before, registers);
+    if (cut->callable == kNoRegister || !program->make_call(registers)) return program->leave(cut->before, registers);
     bool leaves = ++cuts_made == runtime::config().leave_at_cut;
-    // CPython drops the result when nobody needs it any more, and so do we, but later.
+    // CPython drops an object when nobody needs it any more, and so do we, but later.
     leaves |= !guard::dies_quietly(registers[cut->result], 1);
+    so_far.push_back(program);
+    leaves |= std::ranges::any_of(so_far, [&](const Program* before) { return before->holds_back_a_death(registers); });
     std::shared_ptr<Stretch> next =
         leaves ? nullptr
                : program->run_next(arguments, tensors, registers, cuts_made == runtime::config().diverge_at_cut, end);
@@ -552,6 +564,7 @@ std::string Program::plain_text() const {
          std::to_string(segment_->output_count()) + " outputs\n";
   for (const Instruction& instruction : after_) all += text(instruction);
   if (!cut_) return all + "return r" + std::to_string(result_) + "\n";
+  if (cut_->callable == kNoRegister) return all;
   all += "cut: r" + std::to_string(cut_->result) + " = call r" + std::to_string(cut_->callable);
   for (uint32_t argument : cut_->arguments) all += ", r" + std::to_string(argument);
   return all + "\n";

@@ -138,7 +138,7 @@ struct Stretch : guard::Entry {
 };
 
 struct Cut {
-  uint32_t callable = kNoRegister;
+  uint32_t callable = kNoRegister;  // or none: CPython goes on
   std::vector<uint32_t> arguments;
   py::Ref keyword_names;  // or null
   uint32_t result = kNoRegister;
@@ -218,6 +218,7 @@ class Program {
   std::shared_ptr<Stretch> run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
                                     bool diverges, End* end) const;
   std::string why_nothing_fits() const;
+  bool holds_back_a_death(Registers& registers) const;
   PyObject* leave(const Exit& exit, Registers& registers) const;
   bool change(const Instruction& instruction, PyObject* const* registers) const;
   PyObject* build(const Instruction& instruction, PyObject* const* registers) const;

@@ -45,6 +45,7 @@ std::vector<std::pair<uint32_t, std::string>> Program::lines(const NameOf& name_
 
 std::vector<std::string> Program::end_lines() const {
   if (!cut_) return {"return r" + std::to_string(result_)};
+  if (cut_->callable == kNoRegister) return {"CPython goes on"};
   std::string call = "cut: r" + std::to_string(cut_->result) + " = call r" + std::to_string(cut_->callable);
   for (uint32_t argument : cut_->arguments) call += ", r" + std::to_string(argument);
   std::vector<std::string> all{std::move(call)};

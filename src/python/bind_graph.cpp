@@ -523,6 +523,8 @@ void bind_views(nb::module_& module) {
           "inference", [](const OpView& view) { return view.get().inference; },
           "Runs in inference mode, also for a caller that is not in it.")
       .def_prop_ro(
+          "derives", [](const OpView& view) { return view.get().derives; }, "Autograd takes part in each run.")
+      .def_prop_ro(
           "expected",
           [](const OpView& view) -> nb::object {
             const IValue& expected = view.get().expected;

@@ -12,13 +12,11 @@ Role state_role(PyObject* tensor) {
   return Py_TYPE(tensor) == runtime::parameter_class() ? Role::Parameter : Role::Buffer;
 }
 
-// A replay makes tensors of torch's own class that need no gradient.
+// A replay makes tensors of torch's own class.
 std::string why_not_given_out(PyObject* tensor, const graph::Graph& graph) {
-  if (graph.values[graph.outputs.back()].role != Role::Result) return "";
-  if (Py_TYPE(tensor) != runtime::tensor_class()) {
-    return std::string("an output of type ") + Py_TYPE(tensor)->tp_name + " made during the call";
-  }
-  return runtime::unpack_tensor(tensor).requires_grad() ? "an output that requires grad" : "";
+  bool is_made = graph.values[graph.outputs.back()].role == Role::Result;
+  if (!is_made || Py_TYPE(tensor) == runtime::tensor_class()) return "";
+  return std::string("an output of type ") + Py_TYPE(tensor)->tp_name + " made during the call";
 }
 
 std::unique_ptr<runtime::Segment> make_segment(graph::Graph graph, const std::vector<py::Ref>& states) {

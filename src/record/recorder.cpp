@@ -50,9 +50,6 @@ bool has_parts(const SchemaInfo& info) {
 // Inside an autograd kernel, where version counters and views are not kept for the parts of the operator.
 bool is_below_inplace() { return c10::impl::tls_is_dispatch_key_excluded(DispatchKey::ADInplaceOrView); }
 
-// Casts of autocast's cache and detached tensors; a use of their results in grad mode is still refused.
-bool may_take_grad(const SchemaInfo& info) { return info.name == "aten::detach" || info.name == "aten::_to_copy"; }
-
 bool same_offset(const c10::SymInt& a, const c10::SymInt& b) {
   return a.is_heap_allocated() || b.is_heap_allocated() ? a.is_same(b) : a == b;
 }
@@ -186,8 +183,17 @@ bool Recorder::add_output(const at::Tensor& tensor) {
       return unsupported("an output whose memory no recorded operator wrote");
     }
   }
+  if (!options_.gradients && tensor.requires_grad() && !is_derived(*value)) {
+    return unsupported("an output with a gradient that no recorded operator leads to");
+  }
   graph_.outputs.push_back(*value);
   return true;
+}
+
+// A run that lets autograd take part gives it what it has here. What C++ code makes by itself of recorded operators,
+// like a node of a script function, is missing there.
+bool Recorder::is_derived(ValueId value) const {
+  return graph_.values[value].role != Role::Result || std::ranges::binary_search(derived_, value);
 }
 
 // A backward that accumulates is no operator, unless it adds to a .grad that is there.
@@ -326,8 +332,9 @@ bool Recorder::take_tensor(graph::Op& noted, uint32_t position, int32_t item, co
   ValueId value;
   if (found) {
     value = *found;
-    if (!options_.gradients && noted.grad_mode && tensor.requires_grad() && !may_take_grad(info)) {
-      return unsupported("gradients are needed");
+    if (noted.grad_mode && tensor.requires_grad() && !options_.gradients) {
+      if (!is_derived(value)) return unsupported("a gradient that no recorded operator leads to (" + info.name + ")");
+      noted.derives = true;
     }
     if (info.written[position] && graph_.values[graph_.values[value].memory].role == Role::Constant) {
       return unsupported("a constant is written (" + info.name + ")");
@@ -432,12 +439,24 @@ graph::Op Recorder::new_op(const OperatorHandle& op, const SchemaInfo& info) {
                   c10::GradMode::is_enabled(),
                   below_inplace_ || (!info.tracks_views && is_below_inplace()),
                   autocast && autocast == autocast_at_start_,
-                  c10::InferenceMode::is_enabled() && !inference_at_start_};
+                  c10::InferenceMode::is_enabled() && !inference_at_start_,
+                  false};
   if (options_.lines) noted.line = lines_.current(graph_.lines);
   return noted;
 }
 
+void Recorder::note_derived(const graph::Op& noted) {
+  auto note = [this](ValueId value) {
+    auto at = std::ranges::lower_bound(derived_, value);
+    if (at == derived_.end() || *at != value) derived_.insert(at, value);
+  };
+  for (const TensorRef& result : noted.results) note(result.value);
+  for (const TensorRef& tensor : noted.tensors)
+    if (noted.info->written[tensor.position]) note(tensor.value);
+}
+
 void Recorder::add_op(graph::Op&& noted) {
+  if (noted.derives) note_derived(noted);
   had_effect_ = had_effect_ || graph::has_effect(graph_, noted);
   has_drawn_ = has_drawn_ || noted.info->random;
   fixed_.note(graph_, noted);

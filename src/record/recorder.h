@@ -147,6 +147,8 @@ class Recorder {
   // In dtype, sizes and strides.
   virtual bool looks_like(const at::Tensor& tensor, const graph::Value& value) const;
 
+  bool is_derived(graph::ValueId value) const;
+  void note_derived(const graph::Op& noted);
   // Puts the .grad back that arguments and state had. Refuses if the program has replaced one.
   void restore_gradients();
 
@@ -208,6 +210,7 @@ class Recorder {
   bool has_drawn_ = false;
   FixedContents fixed_;
   std::vector<at::Tensor> states_;
+  std::vector<graph::ValueId> derived_;                       // results of operators that autograd took part in, sorted
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;  // of arguments and state, and their .grad at first
   ska::flat_hash_map<c10::TensorImpl*, Known> known_;
   ska::flat_hash_map<c10::StorageImpl*, StorageUsers> storages_;

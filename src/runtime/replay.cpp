@@ -126,6 +126,7 @@ class Replay final : public Segment {
     return 0;
   }
   const graph::Graph& graph() const { return graph_; }
+  bool derives() const { return derives_; }
 
  private:
   void place_values();
@@ -166,6 +167,7 @@ class Replay final : public Segment {
   std::vector<size_t> last_uses_;  // by value: index of the op, or kForever
   size_t slot_count_ = 0;
   size_t max_args_ = 0;
+  bool derives_ = false;      // autograd takes part
   bool rerunnable_ = true;    // because a run changes nothing
   std::optional<Undo> undo_;  // or because its changes are undone
   static constexpr size_t kForever = SIZE_MAX;
@@ -192,6 +194,7 @@ Replay::Replay(graph::Graph graph, std::vector<PyObject*> state_objects)
   bool fails_late = false;  // what tensors hold may make an operator raise when something was changed already
   for (const graph::Op& op : graph_.ops) {
     rerunnable_ = rerunnable_ && !graph::has_effect(graph_, op);
+    derives_ |= op.derives;
     fails_late |= !rerunnable_ && (op.info->may_raise || op.info->divides);
   }
   std::optional<Undo> undo = fails_late ? Undo::of(graph_) : std::nullopt;
@@ -361,7 +364,8 @@ void Replay::push_arguments(const Step& step, uint32_t& next, Slots& slots, cons
 }
 
 bool Replay::execute(Slots& slots, const Numbers& numbers) const {
-  c10::impl::ExcludeDispatchKeyGuard below_autograd(kBelowAutograd);  // puts back all keys, so it ends last
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> below_autograd;  // puts back all keys, so it ends last
+  if (!derives_) below_autograd.emplace(kBelowAutograd);
   Autocast autocast;
   autocast.set(false);
   c10::AutoGradMode restore_grad_mode(c10::GradMode::is_enabled());
@@ -394,7 +398,7 @@ bool Replay::execute(Slots& slots, const Numbers& numbers) const {
   for (const Step& step : steps_) {
     push_arguments(step, next_arg, slots, numbers, stack);
     if (step.inference != inference.has_value()) set_inference(step.inference);
-    set_modes(step.grad_mode, step.below_inplace, step.autocast);
+    set_modes(step.grad_mode, derives_ ? inplace.before : step.below_inplace, step.autocast);
     step.op.callBoxed(&stack);
     if (step.expected >= 0 && !graph::same_number(stack.back(), expected_[static_cast<size_t>(step.expected)])) {
       return false;
@@ -533,6 +537,10 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
 
 bool Replay::lower(PyObject* backend) {
   if (lowered_) return true;
+  if (derives_) {  // what a backend makes is run below autograd
+    count("backend_skipped", "gradients are needed");
+    return true;
+  }
   std::vector<py::Ref> states;
   for (PyObject* state : state_objects_) states.push_back(py::Ref::borrow(state));
   py::Ref graph = py::Ref::steal(process_state().wrap_graph(graph_, std::move(states)));
@@ -587,6 +595,7 @@ bool Replay::run_lowered(PyObject* const* inputs, PyObject** outputs) const {
 std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<PyObject*> state_objects) {
   auto replay = std::make_unique<Replay>(std::move(graph), state_objects);
   const graph::Graph& prepared = replay->graph();
+  if (replay->derives()) return replay;
   return with_cuda_graph(std::move(replay), prepared, std::move(state_objects));
 }
 

@@ -50,7 +50,9 @@ std::optional<Undo> Undo::of(const graph::Graph& graph) {
       ValueId memory = graph.values[tensor.value].memory;
       if (graph.values[memory].role == Role::Result) continue;
       if (is_beyond(op)) return std::nullopt;
-      if (unmarked || op.info->written[tensor.position]) written[memory] = true;
+      if (!unmarked && !op.info->written[tensor.position]) continue;
+      if (op.derives && op.info->written[tensor.position]) return std::nullopt;  // it has got a history
+      written[memory] = true;
     }
     if (!graph::draws(op)) continue;
     if (op.info->foreign) return std::nullopt;

@@ -1,6 +1,9 @@
 // The table of C functions that real models call, and what each does.
 #include "trace/call_table.h"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
 #include <unordered_map>
 
 #include "cpython/cpython.h"
@@ -175,6 +178,17 @@ Model model_of(PyObject* callable, PyObject** self) {
   return Model::Unknown;
 }
 
+bool looks_at_frames(PyObject* callable) {
+  PyObject* self;
+  if (!PyType_Check(callable)) return model_of(callable, &self) == Model::Frames;
+  auto* type = (PyTypeObject*)callable;
+  // They note the module that they are called in.
+  constexpr std::array<std::string_view, 4> kNamedByCaller = {"typing.TypeVar", "typing.ParamSpec",
+                                                              "typing.TypeVarTuple", "typing.TypeAliasType"};
+  return type == &PySuper_Type || PyType_IsSubtype(type, &PyType_Type) ||
+         std::ranges::find(kNamedByCaller, std::string_view(type->tp_name)) != kNamedByCaller.end();
+}
+
 namespace {
 
 PyMethodDef kSetAttribute = {"set_attribute",
@@ -185,11 +199,15 @@ PyMethodDef kSetAttribute = {"set_attribute",
                              },
                              METH_VARARGS, nullptr};
 
+PyMethodDef kGetAttribute = {
+    "get_attribute", [](PyObject* name, PyObject* object) { return PyObject_GetAttr(object, name); }, METH_O, nullptr};
+
 }  // namespace
 
 std::string callable_name(PyObject* callable) {
-  if (PyCFunction_Check(callable) && ((PyCFunctionObject*)callable)->m_ml == &kSetAttribute)
-    return "setattr of '" + py::text(PyCFunction_GET_SELF(callable)) + "'";
+  const PyMethodDef* own = PyCFunction_Check(callable) ? ((PyCFunctionObject*)callable)->m_ml : nullptr;
+  if (own == &kSetAttribute || own == &kGetAttribute)
+    return (own == &kSetAttribute ? "setattr of '" : "getattr of '") + py::text(PyCFunction_GET_SELF(callable)) + "'";
   if (mg_is_python_class(Py_TYPE(callable)))  // whose code must not be asked
     return PyType_Check(callable) ? ((PyTypeObject*)callable)->tp_name : "a " + py::type_name(callable);
   for (const char* attribute : {"__qualname__", "__name__"}) {
@@ -225,12 +243,26 @@ PyObject* call_with_star() {
   return function;
 }
 
-PyObject* attribute_setter(PyObject* name) {
-  static PyObject* known = PyDict_New();  // programs that do the same have the same one
-  PyObject* setter = PyDict_GetItemWithError(known, name);
-  if (setter) return setter;
-  py::Ref made = py::Ref::steal(PyCFunction_New(&kSetAttribute, name));
+namespace {
+
+// Programs that do the same have the same function.
+PyObject* function_for(PyMethodDef* definition, PyObject* name, PyObject* known) {
+  PyObject* function = PyDict_GetItemWithError(known, name);
+  if (function) return function;
+  py::Ref made = py::Ref::steal(PyCFunction_New(definition, name));
   return made && PyDict_SetItem(known, name, made.get()) == 0 ? made.get() : nullptr;
+}
+
+}  // namespace
+
+PyObject* attribute_setter(PyObject* name) {
+  static PyObject* known = PyDict_New();
+  return function_for(&kSetAttribute, name, known);
+}
+
+PyObject* attribute_getter(PyObject* name) {
+  static PyObject* known = PyDict_New();
+  return function_for(&kGetAttribute, name, known);
 }
 
 void add_own_function(PyObject* function) { add(&table(), function, Model::Own); }

@@ -40,11 +40,15 @@ enum class Model : uint8_t {
 // The model of a C function, method descriptor, slot wrapper or bound version of one of these. `self` receives the
 // bound object (borrowed), or null if the first argument is meant.
 Model model_of(PyObject* callable, PyObject** self);
+// Whether what it does depends on who calls it, or changes how callers run.
+bool looks_at_frames(PyObject* callable);
 // "dict.pop", "time.time": for people.
 std::string callable_name(PyObject* callable);
 bool is_len(PyObject* callable);
 // A function of ours: (callable, positional arguments[, keyword arguments]).
 PyObject* call_with_star();
+// One, (object), that gives the attribute of this name. Borrowed; null: error set.
+PyObject* attribute_getter(PyObject* name);
 // A function of ours, (value, object), that sets the attribute of this name. Borrowed; null: error set.
 PyObject* attribute_setter(PyObject* name);
 // Lets the bindings name functions of model Own.

@@ -190,11 +190,12 @@ class CallModel {
       case Model::ContextGet: return before_context_get();
       case Model::ContextReset: return before_context_reset();
       case Model::InstanceDict:
-        if (!call_.size()) return watch_.give_up("the call asks for its local variables");
+        if (!call_.size()) return watch_.give_up("the call asks for its local variables", Around::Frames);
         if (!watch_.is_fresh(self_) && mg_dict_slot(self_)) watch_.read_instance(self_);
         return;
       case Model::Frames:
-        return watch_.give_up("the call runs " + callable_name(call_.callable) + ", which looks at frames");
+        return watch_.give_up("the call runs " + callable_name(call_.callable) + ", which looks at frames",
+                              Around::Frames);
       case Model::RecursionLimit: return watch_.guards.read_recursion_limit();
       case Model::ClassCall:
       case Model::ContextSet:
@@ -322,7 +323,8 @@ class CallModel {
     bool only_adds = name_is("append") || name_is("appendleft") || name_is("add") || name_is("extend");
     if (!only_adds && !name_is("discard") && !name_is("update") && !name_is("clear")) watch_.read_contents(self_);
     bool drops = !only_adds && !name_is("insert") && !name_is("setdefault") && !name_is("sort") && !name_is("reverse");
-    if (watch_.alive()) watch_.repeat(self_, function, rest.data(), rest.size(), drops);
+    NodeId last = std::exchange(watch_.handover.stored, kKnown);
+    if (watch_.alive()) watch_.repeat(self_, function, rest.data(), rest.size(), drops, last);
     return true;
   }
 
@@ -632,6 +634,8 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
     bool python = mg_is_python_class(type) && kind_of(type) != Kind::Tensor;
     if (python)
       before_making(type);
+    else if (looks_at_frames((PyObject*)type))
+      give_up("the call makes a " + std::string(type->tp_name) + ", which looks at frames", Around::Frames);
     else if (bool is_known = plug_.is_immutable(type) || plug_.is_mode(type);
              !is_known && call_site_ == args && kind_of(type) != Kind::Tensor)
       return call_unknown((PyObject*)type, args, positional, keyword_names);

@@ -63,6 +63,12 @@ class FrameRun {
   Next jump(uint32_t target);
   Next look_up();
   Next serve_break();
+  // Past a place where an earlier watch gave up.
+  Next go_around(const Detour& detour, uint8_t operation, uint32_t arg);
+  Next run_unknown(uint8_t operation, uint32_t arg);
+  Next fetch_method(PyObject* name);
+  void settle_holders(PyObject** slots, size_t count);
+  bool appends(PyObject* list, PyObject* callable) const;
   Next step_variables(uint8_t operation, uint32_t arg);
   Next step_build(uint8_t operation, uint32_t arg);
   Next step_flow(uint8_t operation, uint32_t arg);
@@ -138,7 +144,7 @@ class FrameRun {
   // An effect that was noted after `before` others was made, or failed.
   Next made(bool success, size_t before);
   Next store_attribute(PyObject* name);
-  Next store_on_tensor(PyObject* name);
+  Next store_by_unknown(PyObject* name);
   Next store_item();
 
   // A key of a new set or dict: its __hash__ and __eq__ matter, and what it holds.
@@ -147,6 +153,8 @@ class FrameRun {
   }
   Next load_attribute(PyObject* name);
   Next load_method(PyObject* name);
+  // Of a call with so many arguments on the stack, and `above` them so much else.
+  PyObject** callable_at(uint32_t arguments, int above);
   Next call(uint32_t arg, PyObject* names, int above);
   Next call_with_tuple(uint32_t arg);
   Next load_super_attribute(uint32_t arg);

@@ -226,28 +226,36 @@ Next FrameRun::replace_followed(int count, PyObject* owned, NodeId node) {
   return next;
 }
 
-// `above`: how much lies on the stack above the arguments.
+PyObject** FrameRun::callable_at(uint32_t arguments, int above) {
+  PyObject** base = sp_ - above - arguments - 2;
+  return MG_HOLE || base[0] ? base : base + 1;
+}
+
 Next FrameRun::call(uint32_t arg, PyObject* names, int above) {
   PyObject** base = sp_ - above - arg - 2;
   bool is_method = base[MG_HOLE] != nullptr;
-  PyObject** callable = is_method || MG_HOLE ? base : base + 1;
+  PyObject** callable = callable_at(arg, above);
   PyObject** args = base + 2 - is_method;
   size_t total = arg + is_method;
   size_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
   std::vector<NodeId> nodes;
   if (stack_nodes_) {
-    watch_.settle(node_at(callable));
-    set_node(callable, kKnown);
+    if (watch_.around) {
+      watch_.callable_node = node_at(callable);
+    } else {
+      watch_.settle(node_at(callable));
+      set_node(callable, kKnown);
+    }
     for (size_t i = 0; i < total; ++i) nodes.push_back(node_at(args + i));
   }
-  hand_over(*callable, args, nodes, names);
+  if (watch_.around)
+    settle_holders(args, total);
+  else
+    hand_over(*callable, args, nodes, names);
   PyObject* result = watch_.call_here(*callable, args, total - keywords, names);
   NodeId node = std::exchange(watch_.handover, {}).returned;
-  for (size_t i = 0; result && stack_nodes_ && i < total; ++i) set_node(args + i, kKnown);
-  Next next = replace(static_cast<int>(arg) + 2 + above, result);
-  if (next != Next::Go) return next;
-  if (node != kKnown) set_node(sp_ - 1, node);
-  return serve_break();
+  Next next = replace_followed(static_cast<int>(arg) + 2 + above, result, node);
+  return next == Next::Go ? serve_break() : next;
 }
 
 Next FrameRun::call_with_tuple(uint32_t arg) {
@@ -261,7 +269,7 @@ Next FrameRun::call_with_tuple(uint32_t arg) {
   if (keywords) watch_.read_contents(keywords);
   // With the hole in their midst, what the call takes from the stack cannot be handed on.
   bool is_plain = PyTuple_CheckExact(at[0]) || PyList_CheckExact(at[0]);
-  if (!MG_HOLE && is_plain && watch_.is_unknown(callable) && watch_.can_cut())
+  if (!MG_HOLE && is_plain && (watch_.around || watch_.is_unknown(callable)) && watch_.can_cut())
     return run_instead(call_with_star(), 2 + static_cast<int>(arg & 1), 1);
   py::Ref positional = PyTuple_CheckExact(at[0]) ? py::Ref::borrow(at[0]) : py::Ref::steal(PySequence_Tuple(at[0]));
   if (!positional) return Next::Error;
@@ -366,12 +374,13 @@ Next FrameRun::compare(uint32_t arg) {
 
 // Lets an unknown function do what the instruction would do with the values on the stack.
 Next FrameRun::run_instead(PyObject* function, int operands, int below) {
-  settle_top(operands);
+  if (watch_.around)
+    settle_holders(sp_ - operands, static_cast<size_t>(operands));
+  else
+    settle_top(operands);
   PyObject* result = watch_.call_instead(function, sp_ - operands, static_cast<size_t>(operands), Watch::How::Instead);
   NodeId node = std::exchange(watch_.handover, {}).returned;
-  Next next = replace(operands + below, result);
-  if (next == Next::Go && node != kKnown) set_node(sp_ - 1, node);
-  return next;
+  return replace_followed(operands + below, result, node);
 }
 
 Next FrameRun::take_item() {
@@ -541,9 +550,10 @@ Next FrameRun::jump(uint32_t target) {
 
 // At the beginning of functions and loops. What cannot be served here ends the watch behind the instruction.
 Next FrameRun::look_up() {
-  if (++watch_.loops > kMaxLoops) watch_.give_up("the call runs too long to be watched");
+  if (++watch_.loops > kMaxLoops) watch_.give_up("the call runs too long to be watched", Around::Never);
   watch_.check_size();
-  if (thread_->async_exc) watch_.give_up("the interpreter does not run an exception that another thread has sent");
+  if (thread_->async_exc)
+    watch_.give_up("the interpreter does not run an exception that another thread has sent", Around::Never);
   return serve_break();
 }
 
@@ -553,7 +563,7 @@ Next FrameRun::serve_break() {
     return Next::Go;
   runtime::PauseWatch pause;
   int served = mg_serve_break(thread_);
-  if (mg_is_tracing(thread_)) watch_.give_up("a debugger or profiler follows the thread");
+  if (mg_is_tracing(thread_)) watch_.give_up("a debugger or profiler follows the thread", Around::Never);
   return served < 0 ? Next::Error : Next::Go;
 }
 
@@ -562,6 +572,9 @@ Next FrameRun::step() {
   at_ = pc_;
   pc_ = instruction.next;
   *view_.executing = view_.first_code_unit + at_;
+  if (!watch_.detours.empty()) [[unlikely]]
+    if (const Detour* detour = watch_.detour_at(*this))
+      return go_around(*detour, instruction.operation, instruction.operand);
   if (stack_nodes_) [[unlikely]]
     return step_with_nodes(instruction.operation, instruction.operand);
   return step_variables(instruction.operation, instruction.operand);
@@ -683,7 +696,7 @@ PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
   const mg_instruction* code = mg_decoded(view.code);
   if (!code) PyErr_Clear();
   if (const char* why_not = code ? enter_frame(*watch, thread, view) : "a code object could not be read") {
-    watch->give_up(why_not);
+    watch->give_up(why_not, Around::Never);
     return mg_eval_default(thread, frame, throwing);
   }
   if (view.generator)

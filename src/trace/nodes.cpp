@@ -136,6 +136,15 @@ bool Watch::Handover::give(PyObject* callable, size_t index, size_t positional, 
   return code->co_flags & CO_VARKEYWORDS && put(named_rest, before);
 }
 
+// To a list that is older than the call.
+bool FrameRun::appends(PyObject* list, PyObject* callable) const {
+  static PyObject* append = PyObject_GetAttrString((PyObject*)&PyList_Type, "append");
+  auto definition = [](PyObject* method) { return ((PyMethodDescrObject*)method)->d_method; };
+  if (!PyList_CheckExact(list) || !watch_.is_tracked(list)) return false;
+  return callable == append ||
+         (PyCFunction_Check(callable) && ((PyCFunctionObject*)callable)->m_ml == definition(append));
+}
+
 // `nodes` are those of `args`, in the order of the call.
 void FrameRun::hand_over(PyObject* callable, PyObject* const* args, const std::vector<NodeId>& nodes,
                          PyObject* keyword_names) {
@@ -144,7 +153,7 @@ void FrameRun::hand_over(PyObject* callable, PyObject* const* args, const std::v
   bool has_rule = rule_of(callable) != Rule::None;
   if (!has_rule) handover.expect(callable);
   if (nodes.empty()) return;
-  PyObject* self;
+  PyObject* self = nullptr;
   Model model = handover.function ? Model::Unknown : model_of(callable, &self);
   bool is_unknown = model == Model::Unknown && !handover.function && watch_.is_unknown(callable);
   bool takes_numbers = !has_rule && watch_.takes_numbers(callable);
@@ -155,7 +164,7 @@ void FrameRun::hand_over(PyObject* callable, PyObject* const* args, const std::v
     if (handover.give(callable, i, positional, keyword_names, node)) continue;
     if (model == Model::Types && is_number(args[i]))
       watch_.provenance[node].typed = true;
-    else if (model == Model::SetAttribute && i + 1 == nodes.size())
+    else if (i + 1 == nodes.size() && (model == Model::SetAttribute || appends(self ? self : args[0], callable)))
       handover.stored = node;
     else if (is_unknown && watch_.provenance[node].kind != Node::Kind::Holder)
       continue;  // the program passes it on
@@ -189,20 +198,25 @@ Next FrameRun::made(bool success, size_t before) {
   return Next::Error;
 }
 
-// A recording does not know what a tensor has beside its contents.
-Next FrameRun::store_on_tensor(PyObject* name) {
+Next FrameRun::store_by_unknown(PyObject* name) {
   PyObject* setter = attribute_setter(name);
-  settle_top(2);
+  if (watch_.around)
+    settle_holders(sp_ - 2, 2);
+  else
+    settle_top(2);
   py::Ref done = py::Ref::steal(setter ? watch_.call_instead(setter, sp_ - 2, 2, Watch::How::Stored) : nullptr);
   watch_.handover = {};
   if (!done) return Next::Error;
-  Py_DECREF(pop());
-  Py_DECREF(pop());
+  for (int i = 0; i < 2; ++i) {
+    set_node(sp_ - 1, kKnown);
+    Py_DECREF(pop());
+  }
   return Next::Go;
 }
 
 Next FrameRun::store_attribute(PyObject* name) {
-  if (watch_.is_tensor(sp_[-1]) && watch_.can_cut()) return store_on_tensor(name);
+  // A recording does not know what a tensor has beside its contents.
+  if (watch_.is_tensor(sp_[-1]) && watch_.can_cut()) return store_by_unknown(name);
   size_t before = watch_.effects.size();
   static PyObject* setter_name = PyUnicode_InternFromString("__setattr__");
   PyObject* setter = node_at(sp_ - 2) == kKnown ? nullptr : _PyType_Lookup(Py_TYPE(sp_[-1]), setter_name);

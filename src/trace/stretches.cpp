@@ -48,9 +48,9 @@ void Watch::check_size() {
   const runtime::Config& config = runtime::config();
   size_t steps = std::max(provenance.size() + effects.size(), program_->size());
   if (steps > static_cast<size_t>(config.program_limit))
-    give_up("the call computes or changes too much for a program (program_limit)");
+    give_up("the call computes or changes too much for a program (program_limit)", Around::Never);
   else if (alive() && recording->op_count() > static_cast<size_t>(config.graph_limit))
-    give_up("the call runs too many tensor operations for a graph (graph_limit)");
+    give_up("the call runs too many tensor operations for a graph (graph_limit)", Around::Never);
 }
 
 // Everything is written: the tensor work and the guards are added.
@@ -79,7 +79,7 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   std::vector<guard::Read> reads = guards.finish(known, changed_);
   entry_->tensors = guards.take_tensors();
   if (std::string why = first_change(reads); !why.empty())
-    give_up("what the call read was changed while it ran: " + why);
+    give_up("what the call read was changed while it ran: " + why, Around::Never);
   if (alive() && listing) {
     std::vector<std::string> lines;
     arguments_.describe(&lines);
@@ -107,7 +107,7 @@ void Watch::add_to_programs(std::vector<guard::Read> reads) {
   }
   if (last_cut_) {
     if (last_cut_->stretches.size() >= static_cast<size_t>(std::max<int64_t>(runtime::config().cache_limit, 1)))
-      return give_up("too many forms of the call are known from here on (cache_limit)");
+      return give_up("too many forms of the call are known from here on (cache_limit)", Around::Never);
     last_cut_->next.insert(stretch_, std::move(reads));
     last_cut_->stretches.push_back(stretch_);
     if (outcome == Outcome::Joined) outcome = Outcome::Added;
@@ -146,17 +146,21 @@ bool Watch::can_be_put_back(const FrameRun& frame) const {
   return frame.is_direct() && flow && flow[frame.executing()].saved < 0;
 }
 
-// Whether code that has seen the opaque objects could change this one, which the call made.
-bool Watch::reaches_opaque(PyObject* object, bool is_question) const {
-  guard::PointerSet seen;
-  std::vector<PyObject*> open{object};
+// Whether code that has seen the opaque objects could change this one, which the call made. `clean` are objects of
+// which this is known not to be so; it gets more of them.
+bool Watch::reaches_opaque(PyObject* object, bool is_question, guard::PointerSet& clean) const {
+  std::vector<PyObject*> open{object}, seen;
   while (!open.empty()) {
     PyObject* next = open.back();
     open.pop_back();
     if (guard::is_atom(next)) continue;
-    if (opaque_.contains(next) || (!is_question && arguments_.containers().contains(next))) return true;
+    if (opaque_.contains(next) || (!is_question && arguments_.containers().contains(next))) {
+      for (PyObject* passed : seen) clean.erase(passed);
+      return true;
+    }
     bool holds_others = PyTuple_Check(next) || PyMethod_Check(next) || fresh_.contains(next);
-    if (!holds_others || PyType_Check(next) || !Py_TYPE(next)->tp_traverse || !seen.insert(next)) continue;
+    if (!holds_others || PyType_Check(next) || !Py_TYPE(next)->tp_traverse || !clean.insert(next)) continue;
+    seen.push_back(next);
     Py_TYPE(next)->tp_traverse(next, add_part, &open);
   }
   return false;
@@ -167,11 +171,13 @@ void Watch::make_opaque(bool is_question) {
   size_t done = 0;
   for (bool changed = true; changed && alive();) {
     changed = false;
+    guard::PointerSet clean;
     for (; done < writer_->built.size(); ++done) opaque_.insert(writer_->built[done]);
     for (FrameRun* frame : running)
       for (size_t i = 0; i < frame->size() && alive(); ++i) {
         auto [object, node] = frame->value(i);
-        if (!object || writer_->find(object) || !reaches_opaque(object, is_question)) continue;
+        if (!object || opaque_.contains(object) || writer_->find(object)) continue;
+        if (!reaches_opaque(object, is_question, clean)) continue;
         writer_->value({object, node});
         opaque_.insert(object);
         changed = true;
@@ -221,7 +227,9 @@ void Watch::describe_frames(program::Exit* exit, uint32_t result, How how) {
     program::FrameState state{
         writer_->value({frame.function()}), {py::Ref::borrow((PyObject*)frame.code()), index}, {}};
     for (size_t slot = 0; slot < count; ++slot) state.slots.push_back(writer_->value_at_exit(frame.value(slot), exit));
+    if (behind && how == How::Fetched && !MG_HOLE) state.slots.push_back(program::kNoRegister);
     if (behind && how != How::Stored) state.slots.push_back(result);
+    if (behind && how == How::Fetched && MG_HOLE) state.slots.push_back(program::kNoRegister);
     if (frame.generator()) state.generator = writer_->value_at_exit({frame.generator()}, exit);
     exit->frames.push_back(std::move(state));
   }
@@ -261,14 +269,16 @@ bool Watch::can_cut() const {
 }
 
 bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names, How how) {
-  std::string reason = why_cut(callable, args, count);
+  std::string reason = around ? around->reason : why_cut(callable, args, count);
+  is_cutting_ = true;
   if (!can_cut() || !PyCallable_Check(callable)) give_up(reason);
   if (!alive() || !ends_cleanly()) return false;
   auto cut = std::make_unique<program::Cut>();
   writer_->write_effects();
   writer_->hold_arguments();
   bool is_own = how != How::Called && how != How::Entered;
-  cut->callable = is_own ? writer_->constant(callable) : writer_->value({callable});
+  Value called{callable, std::exchange(callable_node, kKnown)};
+  cut->callable = is_own ? writer_->constant(callable) : writer_->value(called);
   const FrameRun& innermost = *running.back();  // `args` are on its stack
   for (size_t i = 0; i < count; ++i) cut->arguments.push_back(writer_->value(innermost.value_at(args + i)));
   cut->keyword_names = py::Ref::borrow(keyword_names);
@@ -283,6 +293,7 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   breaks.push_back(reason + " (" + place() + ")");
   runtime::count("unknown_call", callable_name(callable == call_with_star() ? args[0] : callable));
   ++cuts_;
+  is_cutting_ = false;
   return true;
 }
 
@@ -347,6 +358,18 @@ bool Watch::dies_quietly_if_built() const {
                      [](PyObject* object) { return guard::dies_quietly(object, Py_REFCNT(object)); });
 }
 
+// Whether unknown code has left an older object to this call alone, which would let it die too late.
+bool Watch::holds_back_a_death() const {
+  constexpr Py_ssize_t kMany = 16;  // others must be among them
+  return std::ranges::any_of(writer_->older_objects, [this](PyObject* object) {
+    if (Py_REFCNT(object) > kMany) return false;
+    Py_ssize_t ours = writer_->references_to(object);
+    for (const FrameRun* frame : running)
+      for (size_t i = 0; i < frame->size(); ++i) ours += frame->value(i).object == object;
+    return Py_REFCNT(object) <= ours && !guard::dies_quietly(object, ours);
+  });
+}
+
 PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names,
                               How how) {
   size_t count = positional + (keyword_names ? static_cast<size_t>(PyTuple_GET_SIZE(keyword_names)) : 0);
@@ -360,14 +383,18 @@ PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t 
   }
   if (!was_cut) return result;
   if (mg_is_tracing(PyThreadState_Get())) {
-    give_up("a debugger or profiler follows the thread");
+    give_up("a debugger or profiler follows the thread", Around::Never);
     return result;
   }
   no_collection_.emplace();
   bool quiet = result && guard::dies_quietly(result, 1) && dies_quietly_if_built();
-  if (!quiet) {
-    give_up(result ? "an unknown function leaves an object whose end others notice (__del__, a weak reference)"
-                   : "an unknown function raises an exception");
+  if (!quiet || holds_back_a_death()) {
+    if (quiet)
+      give_up("an unknown function drops an object that the call goes on to use", Around::Never);
+    else if (result)
+      give_up("an unknown function leaves an object whose end others notice (__del__, a weak reference)");
+    else
+      give_up("an unknown function raises an exception", Around::Never);
     return result;
   }
   open_stretch(how, is_question(callable, args, count));

@@ -102,8 +102,9 @@ Watch* Watch::current() {
   return state.watch_paused ? nullptr : state.watch;
 }
 
-void Watch::give_up(const std::string& reason) {
+void Watch::give_up(const std::string& reason, Around around) {
   if (!alive()) return;
+  note_stumble(reason, around);
   where_ = place();
   reason_ = reason;
   recording.reset();
@@ -113,6 +114,7 @@ void Watch::give_up(const std::string& reason) {
 // The recording is still on the stack: it has stopped by itself and is destroyed later.
 void Watch::fail_from_recording(const std::string& reason) {
   if (!alive()) return;
+  note_stumble(reason, Around::Place);
   where_ = place();
   reason_ = reason;
   no_collection_.reset();
@@ -416,14 +418,16 @@ void Watch::compare_identity(PyObject* a, PyObject* b) {
     return PyLong_CheckExact(object) || PyFloat_CheckExact(object) || PyUnicode_CheckExact(object) ||
            PyBytes_CheckExact(object) || PyComplex_CheckExact(object);
   };
-  if (alive() && is_value(a) && is_value(b)) return give_up("the call asks whether two values are the same object");
+  // What is equal or looks alike may be one object in this call and two in the next: no exit would know.
+  if (alive() && is_value(a) && is_value(b))
+    return give_up("the call asks whether two values are the same object", Around::Never);
   if (alive() && (foreign_tensors_.contains(a) || foreign_tensors_.contains(b)) && is_tensor(a) && is_tensor(b))
     return give_up("the call asks whether a tensor of an unknown function is another one");
   auto is_older = [&](PyObject* object) {
     return is_tensor(object) ? guards.has_state_tensor(object) : !guard::is_atom(object) && is_tracked(object);
   };
   if (alive() && ((is_argument(a) && is_older(b)) || (is_argument(b) && is_older(a))))
-    give_up("the call asks whether an argument is an object that existed before it");
+    give_up("the call asks whether an argument is an object that existed before it", Around::Never);
 }
 
 void Watch::enter_function(PyFunctionObject* function, PyObject* const* locals) {
@@ -464,7 +468,8 @@ void Watch::use_identity(PyObject* value, const char* what) {
   while (!open.empty() && alive()) {
     PyObject* next = open.back();
     open.pop_back();
-    if (is_argument(next)) give_up(std::string("the call uses the identity of an argument (") + what + ")");
+    if (is_argument(next))
+      give_up(std::string("the call uses the identity of an argument (") + what + ")", Around::Never);
     for (Py_ssize_t i = 0; PyTuple_Check(next) && i < PyTuple_GET_SIZE(next); ++i)
       open.push_back(PyTuple_GET_ITEM(next, i));
   }
@@ -652,10 +657,12 @@ void Watch::mutate(PyObject* container, const What& what) {
     give_up("the call changes a " + type_name(container) + " that existed before it (" + what.text() + ")");
 }
 
-void Watch::repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count, bool drops) {
+void Watch::repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count, bool drops,
+                   NodeId last) {
   Effect effect{program::Op::Call, container, {}, py::Ref::borrow(function), {}};
   if (container) effect.operands.emplace_back(py::Ref::borrow(container), kKnown);
-  for (size_t i = 0; i < count; ++i) effect.operands.emplace_back(py::Ref::borrow(rest[i]), kKnown);
+  for (size_t i = 0; i < count; ++i)
+    effect.operands.emplace_back(py::Ref::borrow(rest[i]), i + 1 == count ? last : kKnown);
   effect.drops = drops;
   add(std::move(effect));
 }

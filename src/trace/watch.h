@@ -18,6 +18,7 @@
 #include "program/program.h"
 #include "runtime/state.h"
 #include "runtime/tensor_plug.h"
+#include "trace/detours.h"
 #include "trace/provenance.h"
 #include "trace/stand_ins.h"
 
@@ -90,7 +91,7 @@ class Watch {
   // ---- giving up: the call goes on as Python would run it, and is not compiled
 
   bool alive() const { return reason_.empty(); }
-  void give_up(const std::string& reason);
+  void give_up(const std::string& reason, Around around = Around::Place);
   // Whether our interpreter runs the frames.
   bool interprets() const { return alive() || goes_on; }
   // After giving up: drops all that it holds, so that objects die when they should again.
@@ -136,7 +137,7 @@ class Watch {
     std::vector<std::pair<int, NodeId>> nodes;  // of its local variables
     std::vector<NodeId> rest, named_rest;       // of what ends up in *args and in **kwargs
     bool is_operator = false;                   // an instruction that is no call runs the function
-    NodeId stored = kKnown;                     // of what setattr or the like is to store
+    NodeId stored = kKnown;                     // of what setattr or list.append is to store
     std::vector<NodeId> operands;               // of the arguments of tensor work; empty: none
     NodeId returned = kKnown;
     // For a call of this: the function behind it, if it is written in Python.
@@ -202,8 +203,9 @@ class Watch {
   void write_global(PyObject* globals, PyObject* name, Value value);
   void write_cell(PyObject* cell, Value value);
   void mutate(PyObject* container, const What& what);  // in a way that cannot be repeated
-  // function(container, ...)
-  void repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count, bool drops);
+  // function(container, ...). `last`: the node of the last argument.
+  void repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count, bool drops,
+              NodeId last = kKnown);
   std::vector<Effect> effects;
   // Whether torch's state is what it was at the beginning of the stretch.
   bool keeps_torch_state() const { return global_state_->holds(); }
@@ -216,6 +218,7 @@ class Watch {
     Again,    // a function of ours works on its operand; at the same instruction, with the result in its place
     Entered,  // it calls the __enter__ of a block; at the next one, with the result above the __exit__ on the stack
     Stored,   // a function of ours does its work; at the next one, without a result
+    Fetched,  // the same; with the result on the stack, as a method that is called next
   };
   // Whether something unknown would be run behind a cut here, and not end the watch.
   bool can_cut() const;
@@ -238,6 +241,7 @@ class Watch {
   // The same for an instruction that does nothing else: the call may be cut here.
   PyObject* call_here(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names) {
     call_site_ = args;
+    if (around) return call_unknown(callable, args, positional, keyword_names);
     return call(callable, args, positional, keyword_names);
   }
 
@@ -266,6 +270,16 @@ class Watch {
   std::vector<guard::Opening> left_open;  // of what the arguments leave open, what the first stretch did not pin
   std::string pinned_at;                  // where a size was pinned that it is an error to fix; or empty
 
+  // ---- detours
+
+  std::vector<Detour> detours;     // around what earlier watches of the same function did not understand
+  std::optional<Detour> stumble;   // where this one gave up, if the next can go around that
+  const Detour* around = nullptr;  // the one that is being taken
+  NodeId callable_node = kKnown;   // of what is called there
+  const Detour* detour_at(const FrameRun& frame) const;
+  // CPython goes on with the call, here and in each run of the program.
+  void leave_here(const std::string& reason);
+
   // ---- the parts of the capture
 
   guard::Reads guards;
@@ -284,6 +298,7 @@ class Watch {
   friend class CallModel;
   Kind new_kind(PyTypeObject* type);
   void start_recording();
+  void note_stumble(const std::string& reason, Around around);
   bool ends_cleanly();  // nothing is left open: context variables are reset, generators finished
   bool close_stretch(std::unique_ptr<program::Cut> cut);
   void add_to_programs(std::vector<guard::Read> reads);
@@ -299,9 +314,10 @@ class Watch {
   void add_input(PyObject* tensor, uint32_t number, const std::vector<int>& open);
   bool can_be_put_back(const FrameRun& frame) const;
   void make_opaque(bool is_question);
-  bool reaches_opaque(PyObject* object, bool is_question) const;
+  bool reaches_opaque(PyObject* object, bool is_question, guard::PointerSet& clean) const;
   void forget_dead();
   bool dies_quietly_if_built() const;
+  bool holds_back_a_death() const;
   PyObject* call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names,
                          How how = How::Called);
   void fail_from_recording(const std::string& reason);
@@ -338,6 +354,7 @@ class Watch {
   guard::PointerSet attribute_dicts_;
   guard::PointerSet opaque_;  // made by this call, but known to code that nobody watched
   size_t cuts_ = 0;
+  bool is_cutting_ = false;
   size_t operations_ = 0;                 // in the stretches that are closed
   PyObject* const* call_site_ = nullptr;  // the arguments of the innermost instruction that is nothing but a call
   std::unique_ptr<Writer> writer_;

@@ -1,5 +1,6 @@
 // Turns what a watched call has left to do into the instructions of programs.
 #pragma once
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -49,6 +50,8 @@ class Writer {
   // Older objects that the program holds.
   std::vector<PyObject*> older_objects;
   uint32_t* find(PyObject* object);
+  // Those that keep its address from being used again.
+  Py_ssize_t references_to(PyObject* object) const { return std::ranges::count(keep_, object, &py::Ref::get); }
 
  private:
   static constexpr uint32_t kOpen = UINT32_MAX - 1;

@@ -12,7 +12,7 @@ class Effect:
     state: str  # an expression: what the effect left
     between: str = "pass"  # run after each call
     args: str = ""
-    compiled: bool | None = False  # None: either is right
+    compiled: bool | None = False  # False: in parts or not at all; None: whatever
 
 
 EFFECTS: dict[str, Effect] = {}

@@ -12,14 +12,19 @@ class Scenario:
     state: str = "LOG"  # an expression: what the calls left
     steps: list[str] = field(default_factory=lambda: ["pass"] * 5)  # run before each call
     args: str = ""
-    adaptive: bool = False  # how often plain Python asks depends on how warm its code is, from 3.12 on at once
+    adaptive: tuple[int, int] | None = None  # from this CPython on, how often it asks depends on how warm its code is
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
 def hostile(
-    name: str, source: str, state: str = "LOG", steps: list[str] | None = None, args: str = "", adaptive: bool = False
+    name: str,
+    source: str,
+    state: str = "LOG",
+    steps: list[str] | None = None,
+    args: str = "",
+    adaptive: tuple[int, int] | None = None,
 ) -> None:
     assert name not in SCENARIOS, name
     scenario = Scenario(dedent(source), state, args=args, adaptive=adaptive)
@@ -179,23 +184,23 @@ o, D, n = C(), {}, 1
 hostile("key_in_the_globals", KEY + "def f(): return n\nglobals()[Key('absent')] = 1\nn = 2")
 hostile("key_before_a_global", KEY + "globals().pop('n')\nglobals()[Key('n')] = 1\nn = 2\ndef f(): return n")
 hostile("key_before_a_builtin", KEY + "globals()[Key('len')] = 1\ndef f(): return len([1])")
-hostile("key_before_an_attribute", KEY + "vars(o)[Key('x')] = 1\no.x = 5\ndef f(): return o.x", adaptive=True)
+hostile("key_before_an_attribute", KEY + "vars(o)[Key('x')] = 1\no.x = 5\ndef f(): return o.x", adaptive=(3, 12))
 hostile("key_before_a_missing_attribute", KEY + "vars(o)[Key('x')] = 1\ndef f(): return getattr(o, 'x', 3)")
 hostile("key_before_a_method", KEY + "C.m = lambda self: 1\nvars(o)[Key('m')] = 1\ndef f(): return o.m()")
 hostile(
     "key_before_a_stored_attribute",
     KEY + "vars(o)[Key('x')] = 1\no.x = 5\ndef f():\n  o.x = 5\n  return 1",
-    adaptive=True,
+    adaptive=(3, 12),
 )
 hostile(
     "key_before_a_counted_attribute",
     KEY + "vars(o)[Key('x')] = 1\no.x = 5\ndef f():\n  o.x += 1\n  return 1",
-    adaptive=True,
+    adaptive=(3, 12),
 )
 hostile(
     "key_before_a_deleted_attribute",
     KEY + "vars(o)[Key('x')] = 1\ndef f():\n  o.x = 5\n  del o.x\n  return 1",
-    adaptive=True,
+    adaptive=(3, 12),
 )
 hostile("key_before_an_item", KEY + "D[Key('x')] = 1\nD['x'] = 5\ndef f(): return D['x']")
 hostile("key_before_an_item_by_get", KEY + "D[Key('x')] = 1\nD['x'] = 5\ndef f(): return D.get('x')")
@@ -345,7 +350,7 @@ for _death, (_drop, _make) in DEATHS.items():
                 + f"KEPT = []\nL.append(0)\ndef f():\n  a = len(LOG)\n  {_drop}\n  return a, len(LOG), getattr(o, 'count', 0)",
                 "(LOG, len(KEPT))",
                 _steps,
-                adaptive=(_death, _word) == ("swapped", "calls_f_again"),
+                adaptive=(3, 11) if (_death, _word) == ("swapped", "calls_f_again") else None,
             )
 hostile(
     "callback_of_a_weak_reference",

@@ -186,7 +186,7 @@ def test_inner_functions_are_captured_when_the_outer_one_gives_up():
     compiled_outer = worlds.watched(outer)
     for _ in range(4):
         assert compiled_outer(3) == [3, 4]
-    assert not compiled_outer.variants()
+    assert all("CPython goes on" in variant["program"] for variant in compiled_outer.variants())
     assert compiled_inner.variants()[0]["hits"] == 3
     assert not _core.hook_installed()
 
@@ -239,10 +239,10 @@ def test_the_number_of_variants_is_bounded():
 
 def test_a_function_whose_captures_fail_is_left_alone():
     with worlds.settings(capture_attempts=2):
-        world = worlds.World("import sys\ndef f(): return sys._getframe().f_lineno", compiled=True)
+        world = worlds.World("L = []\ndef f(x): return id(x) == id(L)", compiled=True)
         before = worlds.captures()
         for _ in range(10):
-            world.call()
+            world.call("L")
         assert worlds.captures() - before == 2
         assert world.compiled.state() == "eager"
 

@@ -43,6 +43,12 @@ def watched(function: Callable[..., Any]) -> Any:
     return _core.CompiledFunction(function, getattr(function, "__name__", "function"))
 
 
+def is_whole(compiled: Any) -> bool:
+    """Whether a program does all of the function's work."""
+    programs = [variant["program"] for variant in compiled.variants()]
+    return any("cut:" not in program and "CPython goes on" not in program for program in programs)
+
+
 # -- programs ---------------------------------------------------------------------------------------------------------
 
 
@@ -51,7 +57,7 @@ class Program:
     function: Callable[..., Any]
     args: Callable[[], tuple[Any, ...]]
     kwargs: Callable[[], dict[str, Any]]
-    eager: str | None  # None: it compiles; otherwise part of the reason why it stays eager
+    eager: str | None  # None: it compiles; otherwise part of the reason why it does not, or only in parts
     left: str | None  # it compiles up to a cut, behind which CPython goes on for this reason
 
     def run(self, function: Callable[..., Any] | None = None) -> Any:

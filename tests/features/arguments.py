@@ -161,7 +161,11 @@ def error_between_writes() -> Case:
     return Case(call, lambda: setattr(state, "row", 7), observe=lambda: (buffer, list(told)))
 
 
-@left_to_python("an operator raised an error (aten::add.Tensor)", "call")
+@feature(
+    hits=4,
+    cuts=("an operator raised an error (aten::add.Tensor)",),
+    eager="an operator raised an error (aten::add.Tensor)",
+)
 def error_that_is_caught() -> Case:
     state = types.SimpleNamespace(width=3)
 

@@ -59,12 +59,24 @@ def changing(call: Any, **more: Any) -> Case:
     return Case(lambda x: call(x, world), lambda: setattr(world, "factor", 5.0), **more)
 
 
-@left_to_python("reads a torch._C.Tag", "<lambda>", "scaled")
+@feature(
+    graphs=2,
+    hits=4,
+    cuts=("the call reads a torch._C.Tag, whose contents cannot be guarded",),
+    eager="the call reads a torch._C.Tag, whose contents cannot be guarded",
+    python=("scaled",),
+)
 def custom_op() -> Case:
     return changing(lambda x, world: scaled(x, 1.5) + scaled(x * 2, by=world.factor))
 
 
-@left_to_python("reads a torch._C.Tag", "<lambda>", "add_to", "call")
+@feature(
+    graphs=2,
+    hits=4,
+    cuts=("the call reads a torch._C.Tag, whose contents cannot be guarded",),
+    eager="the call reads a torch._C.Tag, whose contents cannot be guarded",
+    python=("add_to",),
+)
 def custom_op_that_writes() -> Case:
     def call(x: Tensor, world: World) -> Any:
         y = x.clone()
@@ -75,7 +87,15 @@ def custom_op_that_writes() -> Case:
     return changing(call)
 
 
-@left_to_python("an operator that is not torch's own (magneto_features::pair)", "<lambda>", "call")
+@feature(
+    hits=3,
+    cuts=(
+        "an operator that is not torch's own (magneto_features::pair)",
+        "the call uses a list that an unknown function may have changed",
+    ),
+    eager="an operator that is not torch's own (magneto_features::pair)",
+    python=("<lambda>",),
+)
 def library_op_of_several_results() -> Case:
     def call(x: Tensor, world: World) -> Any:
         total, parts = ops.pair(x, 3, mode="mean" if world.factor > 3 else "sum")
@@ -84,7 +104,13 @@ def library_op_of_several_results() -> Case:
     return changing(call)
 
 
-@left_to_python("an operator that is not torch's own (magneto_features::count_)", "<lambda>", "call")
+@feature(
+    graphs=2,
+    hits=4,
+    cuts=("an operator that is not torch's own (magneto_features::count_)",),
+    eager="an operator that is not torch's own (magneto_features::count_)",
+    python=("<lambda>",),
+)
 def library_op_in_place_on_state() -> Case:
     state = torch.zeros(4)
 
@@ -150,7 +176,12 @@ def autograd_function_with_its_context_apart() -> Case:
     return changing(lambda x, world: (Twice.apply(x), x * world.factor))
 
 
-@left_to_python("sets 'dirty_tensors'", "<lambda>", "forward")
+@feature(
+    hits=3,
+    cuts=("the call returns a builtin_function_or_method, which is not understood",),
+    eager="the call returns a builtin_function_or_method, which is not understood",
+    python=("forward",),
+)
 def autograd_function_in_place() -> Case:
     return changing(lambda x, world: (InPlace.apply(x), x * world.factor))
 
@@ -169,7 +200,17 @@ def autograd_function_that_returns_its_argument() -> Case:
     return changing(lambda x, world: (Same.apply(x), x * world.factor))
 
 
-@feature(hits=4, cuts=("TensorBase.requires_grad_",), eager="finds a tensor again that it has used already")
+@feature(
+    graphs=2,
+    hits=1,
+    cuts=(
+        "the call finds a tensor again that it has used already",
+        "the call finds a tensor again that it has used already",
+        "the call returns a types.GenericAlias, which is not understood",
+        "the call runs TensorBase.requires_grad_, which is not understood",
+    ),
+    eager="the call compares or prints a types.GenericAlias that existed before it",
+)
 def gradients_computed_inside() -> Case:
     def call(x: Tensor, world: World) -> Any:
         with torch.enable_grad():
@@ -180,7 +221,17 @@ def gradients_computed_inside() -> Case:
     return changing(call)
 
 
-@left_to_python("reads the attribute 'grad' of a tensor", "call")
+@feature(
+    graphs=3,
+    hits=1,
+    cuts=(
+        "the call reads the attribute 'grad' of a tensor",
+        "the call reads the attribute 'grad' of a tensor",
+        "the call returns a types.GenericAlias, which is not understood",
+        "the call runs setattr of 'grad', which is not understood",
+    ),
+    eager="the call compares or prints a types.GenericAlias that existed before it",
+)
 def backward_inside() -> Case:
     layer = nn.Linear(4, 2)
 
@@ -322,7 +373,11 @@ def subclass_as_an_argument() -> Case:
     )
 
 
-@left_to_python("uses a tensor subclass Tagged", "<lambda>", "call")
+@feature(
+    hits=3,
+    cuts=("the call runs TensorBase.as_subclass, which is not understood", "the call uses a tensor subclass Tagged"),
+    eager="the call uses a tensor subclass Tagged",
+)
 def subclass_made_inside() -> Case:
     def call(x: Tensor, world: World) -> Any:
         y = x.as_subclass(Tagged)
@@ -331,7 +386,12 @@ def subclass_made_inside() -> Case:
     return changing(call)
 
 
-@left_to_python("uses a tensor subclass Telling", "<lambda>", "__torch_function__", "call")
+@feature(
+    graphs=0,
+    hits=0,
+    eager="the call uses a builtin_function_or_method that an unknown function may have changed",
+    python=("<lambda>", "__torch_function__", "call"),
+)
 def subclass_with_an_override() -> Case:
     told: list[str] = []
 
@@ -415,7 +475,15 @@ def scripted_function() -> Case:
     return changing(lambda x, world: inner(x, int(world.factor)) * 2)
 
 
-@left_to_python("lets C code call torch._VariableFunctionsClass.sin", "<lambda>", "call")
+@feature(
+    hits=2,
+    cuts=(
+        "the call lets C code call torch._VariableFunctionsClass.sin",
+        "the call passes torch._VariableFunctionsClass.add to _functools.reduce",
+        "the call uses a map that an unknown function may have changed",
+    ),
+    eager="the call lets C code call torch._VariableFunctionsClass.sin",
+)
 def partials_and_methods_of_torch() -> Case:
     layer = functools.partial(torch.nn.functional.leaky_relu, negative_slope=0.3)
 
@@ -431,6 +499,11 @@ def partials_and_methods_of_torch() -> Case:
     return changing(call)
 
 
-@left_to_python("an operator that is not torch's own (magneto_features::positive)", "<lambda>")
+@feature(
+    hits=3,
+    cuts=("an operator that is not torch's own (magneto_features::positive)",),
+    eager="an operator that is not torch's own (magneto_features::positive)",
+    python=("<lambda>",),
+)
 def library_op_whose_sizes_depend_on_contents() -> Case:
     return changing(lambda x, world: ops.positive(x) * world.factor)

@@ -315,7 +315,15 @@ def random_functions() -> Case:
     return switched(call, more=False)
 
 
-@left_to_python("reads a torch._C.Generator", "call")
+@feature(
+    hits=2,
+    cuts=(
+        "the call reads a torch._C.Generator, whose contents cannot be guarded",
+        "the call reads a torch._C.Generator, whose contents cannot be guarded",
+        "the call reads a torch._C.Generator, whose contents cannot be guarded",
+    ),
+    eager="the call reads a torch._C.Generator, whose contents cannot be guarded",
+)
 def generator_of_ones_own() -> Case:
     own = torch.Generator().manual_seed(5)
 
@@ -329,7 +337,17 @@ def generator_of_ones_own() -> Case:
     return Case(call, lambda: own.manual_seed(99), observe=own.get_state)
 
 
-@left_to_python("reads a torch._C.Generator", "call")
+@feature(
+    graphs=0,
+    hits=0,
+    cuts=(
+        "the call reads a torch._C.Generator, whose contents cannot be guarded",
+        "the call runs Generator.initial_seed, which is not understood",
+    ),
+    eager="none of the compiled forms has fitted another call",
+    python=("call",),
+    settles=False,
+)
 def generator_as_an_argument() -> Case:
     def inputs(i: int) -> Any:
         return *numbers(i), torch.Generator().manual_seed(i)
@@ -349,7 +367,15 @@ def seed_set_inside() -> Case:
     return switched(call, three=True)
 
 
-@left_to_python("reads a torch._C.Generator", "<lambda>", "call")
+@feature(
+    hits=4,
+    cuts=(
+        "the call reads a torch._C.Generator, whose contents cannot be guarded",
+        "the call runs Generator.initial_seed, which is not understood",
+        "the call runs Generator.manual_seed, which is not understood",
+    ),
+    eager="the call reads a torch._C.Generator, whose contents cannot be guarded",
+)
 def generator_seeded_inside() -> Case:
     own = torch.Generator()
 
@@ -362,7 +388,16 @@ def generator_seeded_inside() -> Case:
     return case
 
 
-@left_to_python("uses a torch._C.Generator", "<lambda>", "call")
+@feature(
+    hits=2,
+    cuts=(
+        "the call runs torch._C.Generator, which is not understood",
+        "the call uses a builtin_function_or_method that an unknown function may have changed",
+        "the call uses a torch._C.Generator that an unknown function may have changed",
+        "the call uses a torch._C.Generator that an unknown function may have changed",
+    ),
+    eager="the call uses a builtin_function_or_method that an unknown function may have changed",
+)
 def generator_made_inside() -> Case:
     def call(x: Tensor, state: Any) -> Any:
         own = torch.Generator().manual_seed(3 if state.three else 4)
@@ -392,7 +427,16 @@ def rng_state_put_back() -> Case:
     return switched(call, one=True)
 
 
-@left_to_python("runs numpy.random.RandomState.rand", "<lambda>", "call")
+@feature(
+    graphs=3,
+    hits=4,
+    cuts=(
+        "the call runs Random.getrandbits, which is not understood",
+        "the call runs Random.random, which is not understood",
+        "the call runs numpy.random.RandomState.rand, which is not understood",
+    ),
+    eager="the call runs numpy.random.RandomState.rand, which is not understood",
+)
 def python_and_numpy_random() -> Case:
     def call(x: Tensor, state: Any) -> Any:
         return x * random.random() + float(numpy.random.rand()), random.randint(0, 100), x * state.one

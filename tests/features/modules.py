@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.nn.utils import parametrizations, parametrize
 
-from .runner import Case, feature, left_to_python
+from .runner import Case, feature
 
 
 def small() -> nn.Sequential:
@@ -264,7 +264,14 @@ def parametrization_of_ones_own() -> Case:
     return Case(model, lambda: parametrize.remove_parametrizations(model, "weight"), module=model)
 
 
-@left_to_python("changes an item under an unusual key", "call", "forward")
+@feature(
+    graphs=2,
+    hits=1,
+    cuts=("the call changes an item under an unusual key", "the call finds a tensor again that it has used already"),
+    eager="the call changes an item under an unusual key",
+    python=("forward",),
+    settles=False,
+)
 def cached_parametrization() -> Case:
     model = nn.Linear(4, 4)
     parametrize.register_parametrization(model, "weight", Symmetric())

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .runner import Case, Feature, add, feature, left_to_python, numbers
+from .runner import Case, Feature, add, feature, numbers
 
 ROWS = torch.tensor([2, 0])
 MASK = torch.tensor([True, False, True])
@@ -324,7 +324,12 @@ def out_of_a_buffer_and_of_a_view() -> Case:
     return Case(call, change, observe=lambda: buffer)
 
 
-@left_to_python("reads the attribute 'grad' of a tensor", "call")
+@feature(
+    hits=2,
+    cuts=("the call reads the attribute 'grad' of a tensor",),
+    eager="the call reads the attribute 'grad' of a tensor",
+    settles=False,
+)
 def gradients_as_attributes() -> Case:
     weight = torch.ones(4, requires_grad=True)
     weight.grad = torch.full((4,), 2.0)
@@ -335,7 +340,17 @@ def gradients_as_attributes() -> Case:
     return Case(call, lambda: setattr(weight, "grad", None))
 
 
-@left_to_python("reads the attribute 'grad' of a tensor", "call")
+@feature(
+    graphs=2,
+    hits=1,
+    cuts=(
+        "the call finds a tensor again that it has used already",
+        "the call reads the attribute 'data' of a tensor",
+        "the call reads the attribute 'grad' of a tensor",
+        "the call reads the attribute 'grad' of a tensor",
+    ),
+    eager="the call finds a tensor again that it has used already",
+)
 def gradient_written_inside() -> Case:
     weight = torch.ones(4, requires_grad=True)
     weight.grad = torch.full((4,), 2.0)
@@ -348,7 +363,15 @@ def gradient_written_inside() -> Case:
     return Case(call, lambda: weight.grad.zero_(), observe=lambda: (weight, weight.grad))
 
 
-@feature(hits=4, cuts=("setattr of 'grad'",), eager="reads the attribute 'grad' of a tensor")
+@feature(
+    hits=3,
+    cuts=(
+        "the call finds a tensor again that it has used already",
+        "the call reads the attribute 'grad' of a tensor",
+        "the call runs setattr of 'grad', which is not understood",
+    ),
+    eager="the call finds a tensor again that it has used already",
+)
 def gradient_replaced_inside() -> Case:
     weight = torch.ones(4, requires_grad=True)
 
@@ -362,7 +385,17 @@ def gradient_replaced_inside() -> Case:
     return Case(call, observe=lambda: weight.grad, later=lambda i: (torch.ones(5, 4) * i,))
 
 
-@left_to_python("reads the attribute 'scale' of a tensor behind a cut", "call")
+@feature(
+    graphs=2,
+    hits=3,
+    cuts=(
+        "the call reads the attribute 'note' of a tensor behind a cut",
+        "the call reads the attribute 'scale' of a tensor behind a cut",
+        "the call runs setattr of 'note', which is not understood",
+        "the call runs setattr of 'seen', which is not understood",
+    ),
+    eager="the call reads the attribute 'note' of a tensor behind a cut",
+)
 def attribute_of_a_tensor() -> Case:
     weight = torch.ones(4)
     weight.scale = 2.0
@@ -389,7 +422,11 @@ def set_with_masks() -> Case:
     return Case(_written(_set_with_masks))
 
 
-@left_to_python("reads the attribute 'data' of a tensor", "<lambda>")
+@feature(
+    hits=3,
+    cuts=("the call reads the attribute 'data' of a tensor",),
+    eager="the call reads the attribute 'data' of a tensor",
+)
 def data_read() -> Case:
     return Case(lambda x: (x.data * 2, x.data.requires_grad))
 
@@ -403,7 +440,11 @@ def data_assigned() -> Case:
     return Case(call)
 
 
-@left_to_python("reads the attribute 'is_leaf' of a tensor", "<lambda>")
+@feature(
+    hits=4,
+    cuts=("the call reads the attribute 'is_leaf' of a tensor",),
+    eager="the call reads the attribute 'is_leaf' of a tensor",
+)
 def leaf_asked_for() -> Case:
     return Case(lambda x: (x.is_leaf, x * 2))
 
@@ -428,11 +469,19 @@ def conversions() -> Case:
     return Case(call, change)
 
 
-@left_to_python("asks TensorBase.type for a value", "<lambda>")
+@feature(hits=4, cuts=("the call asks TensorBase.type for a value",), eager="the call asks TensorBase.type for a value")
 def type_as_a_text() -> Case:
     return Case(lambda x: (x.type(), x * 2))
 
 
-@left_to_python("uses a sparse tensor", "<lambda>")
+@feature(
+    hits=3,
+    cuts=(
+        "the call runs TensorBase.to_sparse, which is not understood",
+        "the call uses a builtin_function_or_method that an unknown function may have changed",
+        "the call uses a sparse tensor",
+    ),
+    eager="the call uses a builtin_function_or_method that an unknown function may have changed",
+)
 def sparse_inside() -> Case:
     return Case(lambda x: x.to_sparse().to_dense() + 1)

@@ -31,7 +31,7 @@ def reading(call: Any, **more: Any) -> Case:
     )
 
 
-@feature(graphs=3, hits=4, cuts=("TensorBase.item",))
+@feature(graphs=2, cuts=("the call runs TensorBase.item, which is not understood",))
 def item_that_is_carried_along() -> Case:
     def call(x: Tensor, state: State) -> Any:
         total = (x * 2).sum().item()
@@ -132,7 +132,12 @@ def float_int_bool_complex_index() -> Case:
     return reading(call)
 
 
-@feature(hits=4, cuts=("TensorBase.tolist",), eager="uses a list")
+@feature(
+    hits=3,
+    cuts=("the call runs TensorBase.tolist, which is not understood",),
+    eager="the call does no tensor work",
+    settles=False,
+)
 def tolist() -> Case:
     def call(x: Tensor, state: State) -> Any:
         rows = (x * state.factor).tolist()
@@ -141,7 +146,16 @@ def tolist() -> Case:
     return reading(call)
 
 
-@feature(hits=4, cuts=("TensorBase.numpy",), eager="uses a numpy.ndarray")
+@feature(
+    graphs=2,
+    hits=3,
+    cuts=(
+        "the call runs TensorBase.numpy, which is not understood",
+        "the call runs torch._VariableFunctionsClass.from_numpy, which is not understood",
+        "the call uses a numpy.ndarray that an unknown function may have changed",
+    ),
+    eager="the call uses a numpy.ndarray that an unknown function may have changed",
+)
 def numpy_of_a_result() -> Case:
     def call(x: Tensor, state: State) -> Any:
         array = (x * state.factor).numpy()
@@ -162,7 +176,19 @@ def numpy_that_shares_memory() -> Case:
     return reading(call)
 
 
-@left_to_python("reads a numpy.ndarray", "call")
+@feature(
+    graphs=0,
+    hits=0,
+    cuts=(
+        "the call reads a numpy.ndarray, whose contents cannot be guarded",
+        "the call runs TensorBase.numpy, which is not understood",
+        "the call runs torch._VariableFunctionsClass.from_numpy, which is not understood",
+        "the call uses a numpy.ndarray that an unknown function may have changed",
+    ),
+    eager="none of the compiled forms has fitted another call",
+    python=("call",),
+    settles=False,
+)
 def numpy_array_as_an_argument() -> Case:
     def call(array: Any, x: Tensor) -> Any:
         y = torch.from_numpy(array) + x
@@ -171,7 +197,17 @@ def numpy_array_as_an_argument() -> Case:
     return Case(call, inputs=lambda i: (numpy.arange(12.0, dtype=numpy.float32).reshape(3, 4) + i, *numbers(i)))
 
 
-@left_to_python("reads a numpy.ndarray", "call")
+@feature(
+    graphs=2,
+    hits=3,
+    cuts=(
+        "the call reads a numpy.ndarray, whose contents cannot be guarded",
+        "the call runs ndarray.mean, which is not understood",
+        "the call runs torch._VariableFunctionsClass.from_numpy, which is not understood",
+        "the call uses a numpy.float32 that an unknown function may have changed",
+    ),
+    eager="the call reads a numpy.ndarray, whose contents cannot be guarded",
+)
 def numpy_array_as_state() -> Case:
     table = numpy.arange(4.0, dtype=numpy.float32)
 
@@ -181,7 +217,15 @@ def numpy_array_as_state() -> Case:
     return Case(call, lambda: table.__iadd__(3))
 
 
-@left_to_python("reads a numpy.float32", "call")
+@feature(
+    graphs=2,
+    hits=2,
+    cuts=(
+        "the call reads a numpy.float32, whose contents cannot be guarded",
+        "the call reads a numpy.int64, whose contents cannot be guarded",
+    ),
+    eager="the call reads a numpy.float32, whose contents cannot be guarded",
+)
 def numpy_scalars() -> Case:
     state = {"scale": numpy.float32(2.5), "n": numpy.int64(3)}
 
@@ -191,7 +235,17 @@ def numpy_scalars() -> Case:
     return Case(call, lambda: state.update(scale=numpy.float32(0.5)))
 
 
-@left_to_python("uses a numpy.ndarray", "<lambda>", "call")
+@feature(
+    hits=1,
+    cuts=(
+        "the call runs TensorBase.numpy, which is not understood",
+        "the call runs numpy.asarray, which is not understood",
+        "the call runs numpy.multiply, which is not understood",
+        "the call uses a builtin_function_or_method that an unknown function may have changed",
+        "the call uses a numpy.ndarray that an unknown function may have changed",
+    ),
+    eager="the call uses a builtin_function_or_method that an unknown function may have changed",
+)
 def numpy_functions_of_tensors() -> Case:
     def call(x: Tensor, state: State) -> Any:
         return numpy.asarray(x).sum(), numpy.multiply(x, state.factor), torch.tensor(numpy.exp(x.numpy())) + x
@@ -211,7 +265,15 @@ def printed() -> Case:
     return reading(call)
 
 
-@left_to_python("runs torch._C._DisableFuncTorch", "<lambda>", "call")
+@feature(
+    graphs=6,
+    hits=2,
+    cuts=(
+        "the call runs float, which is not understood",
+        "the call runs torch._C._DisableFuncTorch, which is not understood",
+    ),
+    eager="the call runs torch._C._DisableFuncTorch, which is not understood",
+)
 def formatted() -> Case:
     def call(x: Tensor, state: State) -> Any:
         y = x * state.factor
@@ -229,7 +291,17 @@ def masked() -> Case:
     return reading(call)
 
 
-@feature(hits=4, cuts=("TensorBase.nonzero",), eager="sizes that depend on the contents of a tensor (aten::nonzero)")
+@feature(
+    graphs=4,
+    hits=3,
+    cuts=(
+        "sizes that depend on the contents of a tensor (aten::nonzero)",
+        "the call runs TensorBase.nonzero, which is not understood",
+        "the call runs torch._VariableFunctionsClass._unique2, which is not understood",
+        "the call runs torch._VariableFunctionsClass.argwhere, which is not understood",
+    ),
+    eager="sizes that depend on the contents of a tensor (aten::nonzero)",
+)
 def nonzero_and_unique() -> Case:
     def call(x: Tensor, state: State) -> Any:
         places = (x > 0).nonzero()
@@ -307,7 +379,12 @@ def data_pointer_and_identity() -> Case:
     return reading(call)
 
 
-@left_to_python("reads the attribute '_version' of a tensor", "<lambda>", "call")
+@feature(
+    graphs=2,
+    hits=3,
+    cuts=("the call reads the attribute '_version' of a tensor", "the call reads the attribute '_version' of a tensor"),
+    eager="the call reads the attribute '_version' of a tensor",
+)
 def version_counter() -> Case:
     def call(x: Tensor, state: State) -> Any:
         before = x._version
@@ -356,7 +433,7 @@ def _value(tensor: Tensor) -> Any:
     return v, v == v, (1 if v > 0 else 2), abs(v), -v, tensor * 2
 
 
-@feature(graphs=2, hits=4, cuts=("TensorBase.item",), settles=False)
+@feature(graphs=2, hits=4, cuts=("the call runs TensorBase.item, which is not understood",))
 def nan_infinities_and_zeros() -> Case:
     later = [math.nan, -0.0, 0.0, math.inf, -math.inf, math.nan] * 2
     return Case(

@@ -193,7 +193,17 @@ def hook_that_removes_itself() -> Case:
     return Case(model, arm, observe=lambda: list(told), module=model)
 
 
-@left_to_python("runs weakref.ReferenceType", "<lambda>", "hook")
+@feature(
+    graphs=3,
+    hits=2,
+    cuts=(
+        "the call runs weakref.ReferenceType, which is not understood",
+        "the call uses a RemovableHandle that an unknown function may have changed",
+        "the call uses a cell that an unknown function may have changed",
+    ),
+    eager="the call runs weakref.ReferenceType, which is not understood",
+    python=("<lambda>", "hook"),
+)
 def hook_that_adds_a_hook() -> Case:
     model = small()
 
@@ -206,7 +216,14 @@ def hook_that_adds_a_hook() -> Case:
     return Case(model, hooks.clear, observe=lambda: len(hooks), module=model)
 
 
-@left_to_python("makes a Parameter", "forward")
+@feature(
+    graphs=5,
+    hits=0,
+    cuts=("the call makes a Parameter, which is not understood", "the call reads the attribute 'grad_fn' of a tensor"),
+    eager="the call finds a tensor again that it has used already",
+    python=("forward",),
+    settles=False,
+)
 def parameter_assigned_in_forward() -> Case:
     def forward(self: Any, x: Tensor) -> Tensor:
         self.weight = nn.Parameter(self.weight * self.factor)
@@ -239,7 +256,7 @@ def attribute_deleted_in_forward() -> Case:
     return Case(model, setter(model, flag=1), observe=lambda: sorted(vars(model)), module=model)
 
 
-@feature(hits=3, eager="makes a Parameter")
+@feature(hits=3, eager="the call makes a Parameter, which is not understood", settles=False)
 def module_added_in_forward() -> Case:
     def forward(self: Any, x: Tensor) -> Tensor:
         if len(self.layers) < 2:
@@ -287,7 +304,15 @@ def module_copied_inside() -> Case:
     return Case(lambda x: copy.deepcopy(model)(x) + model(x), lambda: model.append(nn.Tanh()), module=model)
 
 
-@left_to_python("reads the attribute 'grad' of a tensor", "call")
+@feature(
+    graphs=9,
+    hits=4,
+    cuts=(
+        "the call reads the attribute 'grad' of a tensor",
+        "the call runs setattr of 'data', which is not understood",
+    ),
+    eager="the call reads the attribute 'grad' of a tensor",
+)
 def module_cast_inside() -> Case:
     model = small()
 
@@ -347,7 +372,9 @@ def results_kept_in_a_list() -> Case:
     return Case(call, lambda: [row.zero_() for row in history], observe=lambda: list(history))
 
 
-@left_to_python("looks at a list that it has changed", "call")
+@feature(
+    hits=4, cuts=("the call looks at a list that it has changed",), eager="the call looks at a list that it has changed"
+)
 def results_kept_and_summed() -> Case:
     history: list[Tensor] = []
 
