@@ -236,6 +236,10 @@ bool mg_snapshot_take(PyThreadState* thread, mg_frame* innermost, int count, mg_
 // NULL: the error that leaves it. If an error is set when it is called, the innermost frame's instruction raised it.
 // An outermost frame of a generator behaves as in next(). The snapshots are used up, even on errors.
 PyObject* mg_resume(PyThreadState* thread, mg_snapshot** chain, int count);
+// Makes a call while the frames, outermost first, stand where they are: whoever looks at frames sees them. They need
+// not have all their values, and none is of a generator. The snapshots are used up.
+PyObject* mg_call_in_frames(PyThreadState* thread, mg_snapshot** chain, int count, PyObject* callable,
+                            PyObject* const* args, size_t positional, PyObject* keyword_names);
 // A generator or coroutine that has not started and holds nothing, for snapshots to name. NULL: error set.
 PyObject* mg_new_generator(PyThreadState* thread, PyFunctionObject* function, PyCodeObject* code);
 // A generator or coroutine that is suspended at the snapshot, whose stack lacks the value that will be sent. The

@@ -247,21 +247,6 @@ End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, R
   return End::Returned;
 }
 
-// Of what is unknown; puts the result into its register. Borrowed; null: error set.
-PyObject* Program::make_call(Registers& registers) const {
-  size_t count = cut_->arguments.size();
-  Values values(count);
-  for (size_t i = 0; i < count; ++i) values.data[i] = registers[cut_->arguments[i]];
-  PyObject* names = cut_->keyword_names.get();
-  size_t positional = count - (names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0);
-  PyThreadState* thread = PyThreadState_Get();
-  auto depth = static_cast<int>(cut_->before.frames.size());
-  mg_recursion_use(thread, depth);
-  PyObject* result = PyObject_Vectorcall(registers[cut_->callable], values.data, positional, names);
-  mg_recursion_use(thread, -depth);
-  return registers[cut_->result] = result;
-}
-
 namespace {
 
 // The frame of a function that stands at this place, with these registers in its slots.
@@ -271,11 +256,33 @@ mg_snapshot* stand(const CodePlace& at, PyObject* function, std::span<const uint
   int depth = static_cast<int>(slots.size()) - code->co_nlocalsplus;
   mg_snapshot* snapshot = mg_snapshot_new((PyFunctionObject*)function, code, at.index, depth);
   for (size_t i = 0; snapshot && i < slots.size(); ++i)
-    snapshot->values[i] = slots[i] == kNoRegister ? nullptr : Py_NewRef(registers[slots[i]]);
+    snapshot->values[i] = slots[i] == kNoRegister ? nullptr : Py_XNewRef(registers[slots[i]]);
   return snapshot;
 }
 
 }  // namespace
+
+// Of what is unknown; puts the result into its register. Borrowed; null: error set.
+PyObject* Program::make_call(Registers& registers) const {
+  size_t count = cut_->arguments.size();
+  Values values(count);
+  for (size_t i = 0; i < count; ++i) values.data[i] = registers[cut_->arguments[i]];
+  PyObject* names = cut_->keyword_names.get();
+  size_t positional = count - (names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0);
+  PyThreadState* thread = PyThreadState_Get();
+  auto depth = static_cast<int>(cut_->before.frames.size());
+  std::vector<mg_snapshot*> chain;
+  PyObject** r = registers.reserve(registers_);
+  for (const FrameState& frame : cut_->before.frames) {
+    if (!cut_->shows_frames) break;
+    if (mg_snapshot* snapshot = stand(frame.at, r[frame.function], frame.slots, r)) chain.push_back(snapshot);
+  }
+  mg_recursion_use(thread, depth);
+  PyObject* result = mg_call_in_frames(thread, chain.data(), static_cast<int>(chain.size()), registers[cut_->callable],
+                                       values.data, positional, names);
+  mg_recursion_use(thread, -depth);
+  return registers[cut_->result] = result;
+}
 
 // CPython goes on with the call; if an error is set, its innermost instruction has raised it.
 PyObject* Program::leave(const Exit& exit, Registers& registers) const {

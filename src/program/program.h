@@ -142,6 +142,7 @@ struct Cut {
   std::vector<uint32_t> arguments;
   py::Ref keyword_names;  // or null
   uint32_t result = kNoRegister;
+  bool shows_frames = false;  // to what is called, as far as their values are in registers
   Exit before, after;
   guard::Trie next;                                 // from guards to what may follow
   std::vector<std::shared_ptr<Stretch>> stretches;  // all of these

@@ -287,6 +287,8 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   make_opaque(is_question(callable, args, count));
   describe_frames(&cut->before, program::kNoRegister, how);
   describe_frames(&cut->after, cut->result, how);
+  cut->shows_frames = !is_question(callable, args, count) &&
+                      std::ranges::none_of(running, [](FrameRun* frame) { return frame->generator(); });
   writer_->close_exits();
   if (!close_stretch(std::move(cut))) return false;
   forget_dead();
