@@ -231,7 +231,7 @@ bool conclude(Forms& forms, const Capture& captured, const std::shared_ptr<Varia
 
 // The next capture goes around the place where this one gave up. False: there is none, or too many are known.
 bool learn_detour(Forms& forms, Capture& captured) {
-  static constexpr size_t kMaxDetours = 16;
+  static constexpr size_t kMaxDetours = 32;
   bool could_do_otherwise = captured.was_open || !forms.by_content.empty();
   if (!captured.stumble || could_do_otherwise || forms.detours.size() >= kMaxDetours) return false;
   forms.detours.insert(forms.detours.begin(), std::move(*captured.stumble));  // the newest of a place counts

@@ -26,6 +26,7 @@ bool has_refused_part(string_view name) {
 // They touch memory, identity, autograd or storage without an operator that a recording would see.
 const Names& refused_methods() {
   static const Names names = {"requires_grad_",
+                              "detach_",
                               "retain_grad",
                               "rename",
                               "rename_",

@@ -40,6 +40,7 @@ struct State {
   bool inference_mode = false;
   bool forward_grad_mode = false;
   bool forward_ad = false;
+  bool anomaly = false;
   bool autocast_cache = false;
   uint8_t function_state = 0;
   uint8_t default_dtype = 0;
@@ -99,6 +100,7 @@ State read_state() {
   state.inference_mode = autograd.get_inference_mode();
   state.forward_grad_mode = autograd.get_fw_grad_mode();
   state.forward_ad = forward_ad_is_active();
+  state.anomaly = torch::autograd::AnomalyMode::is_enabled();
   state.autocast_cache = at::autocast::is_autocast_cache_enabled();
   state.function_state = static_cast<uint8_t>(at::impl::PythonTorchFunctionTLS::get_disabled_state());
   state.default_dtype = static_cast<uint8_t>(c10::get_default_dtype_as_scalartype());
@@ -161,6 +163,7 @@ std::string Snapshot::explain() const {
     return flag("forward grad mode", now.forward_grad_mode, was_.forward_grad_mode);
   }
   if (now.forward_ad != was_.forward_ad) return flag("forward-mode differentiation", now.forward_ad, was_.forward_ad);
+  if (now.anomaly != was_.anomaly) return flag("anomaly detection", now.anomaly, was_.anomaly);
   if (now.default_dtype != was_.default_dtype) return dtype("the default dtype", now.default_dtype, was_.default_dtype);
   if (now.autocast_cpu != was_.autocast_cpu) return dtype("autocast on CPU", now.autocast_cpu, was_.autocast_cpu);
   if (now.autocast_cuda != was_.autocast_cuda) return dtype("autocast on CUDA", now.autocast_cuda, was_.autocast_cuda);

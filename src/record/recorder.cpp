@@ -334,6 +334,9 @@ bool Recorder::take_tensor(graph::Op& noted, uint32_t position, int32_t item, co
     value = *found;
     if (noted.grad_mode && tensor.requires_grad() && !options_.gradients) {
       if (!is_derived(value)) return unsupported("a gradient that no recorded operator leads to (" + info.name + ")");
+      // Such views are made plain inside the autograd kernel, by operators that are none of their own.
+      if ((tensor.is_conj() || tensor.is_neg()) && !info.tracks_views)
+        return unsupported("a conjugate or negative view where gradients are needed (" + info.name + ")");
       noted.derives = true;
     }
     if (info.written[position] && graph_.values[graph_.values[value].memory].role == Role::Constant) {
@@ -451,8 +454,11 @@ void Recorder::note_derived(const graph::Op& noted) {
     if (at == derived_.end() || *at != value) derived_.insert(at, value);
   };
   for (const TensorRef& result : noted.results) note(result.value);
-  for (const TensorRef& tensor : noted.tensors)
-    if (noted.info->written[tensor.position]) note(tensor.value);
+  for (const TensorRef& tensor : noted.tensors) {
+    if (!noted.info->written[tensor.position]) continue;
+    for (ValueId value = 0; value < graph_.values.size(); ++value)
+      if (graph_.values[value].memory == graph_.values[tensor.value].memory) note(value);
+  }
 }
 
 void Recorder::add_op(graph::Op&& noted) {

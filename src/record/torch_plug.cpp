@@ -257,6 +257,7 @@ constexpr string_view kRefusedInScripts[] = {
     "prim::SetAttr", "prim::CreateObject", "prim::TimePoint"};
 
 CallKind TorchPlug::classify_script_function(PyObject* callable) const {
+  if (c10::GradMode::is_enabled()) return CallKind::Refused;  // once it is warm, it has nodes of its own
   auto found = functions_.find(callable);
   if (found != functions_.end()) return found->second.kind;
   py::Ref graph = py::Ref::steal(PyObject_GetAttrString(callable, "inlined_graph"));
