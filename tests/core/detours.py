@@ -1,5 +1,7 @@
 """Functions with places that a watch gives up at, as text: `f` is called. See test_detours.py."""
 
+import sys
+
 # Objects of C types that no program looks into, and all that calls may leave in them.
 PRELUDE = """
 import array, collections, dataclasses, datetime, decimal, enum, inspect, io, itertools, logging, queue, re, sys
@@ -174,7 +176,7 @@ WHOLE = {
     "handled_exception_is_seen_below": "def h():\n  if dq: return sys.exc_info()[0], traceback.format_exc()\ndef f():\n  try: o.items[99]\n  except IndexError: r = h()\n  return r, tick()",
     "raised_again_below": "def h():\n  if dq: raise\ndef f():\n  try: o.items[99]\n  except IndexError: h()",
     "debugger_begins_below": "def h():\n  if dq: pass\n  def tool(frame, event, arg):\n    if frame.f_code.co_filename == '<world>': LOG.append((event, frame.f_code.co_name, frame.f_lineno))\n    return tool\n  sys.settrace(tool)\ndef g():\n  a = 1\n  return a\ndef f():\n  h()\n  r = g(), tick()\n  sys.settrace(None)\n  return r",
-    "recursion_limit": "def h(n=0):\n  if dq: pass\n  try: return h(n + 1)\n  except RecursionError: return n\ndef g(): return h()\ndef f(): return tick(), g()",
+    "recursion_limit": "def h(n=0):\n  if dq: pass\n  try: return h(n + 1)\n  except RecursionError: return n > 200\ndef g(): return h()\ndef f(): return tick(), g()",
     "interrupt": "class K:\n  def __index__(self):\n    if o.n % 2: raise KeyboardInterrupt('k')\n    return 1\nk = K()\ndef g():\n  try: dq.rotate(k)\n  finally: LOG.append(o.n)\ndef f():\n  o.n += 1\n  g()\n  return o.n",
     "state_is_changed_below": "def h():\n  if dq: LOG.append((o.n, list(o.items)))\n  o.n += 5\n  o.items.append(o.n)\ndef f():\n  o.n += 1\n  o.items[0] = a = o.n\n  h()\n  return o.n - a, len(o.items), o.items[-1]",
     "variable_is_changed_below": "def f():\n  x = [o.n]\n  def h():\n    nonlocal x\n    if dq: x = [x, 2]\n    return x\n  a = h()\n  o.n += 1\n  return a, x, a is x",
@@ -213,7 +215,6 @@ WRONG = {
 OPEN = "nothing is learnt while numbers are left open"
 SLOW = {
     "frames_and_a_number": (OPEN, "def f():\n  box.put(str(tick()))\n  return sys._getframe().f_lineno"),
-    "number_on_the_stack": (OPEN, "def f(): return tick(), [x for x in dq]"),
     "number_for_a_type": ("a number that a C type is called with is fixed", "def f(): return decimal.Decimal(tick())"),
     "number_in_a_list": ("a number in what is passed to unknown code is fixed", "def f(): box.put([tick()])"),
     "type_with_names": ("where an object was made is not gone around", "def f(): return collections.deque((1, 2), maxlen=1)"),
@@ -221,6 +222,9 @@ SLOW = {
     "frames_in_a_property": ("CPython could take over further out", "C.k = property(lambda self: sys._getframe(1).f_lineno)\ndef f(): return o.k, tick()"),
     "frames_in_a_key": ("CPython could take over further out", "def f(): return sorted([2, 1], key=lambda x: sys._getframe(1).f_lineno), tick()"),
 }  # fmt: skip
+
+if sys.version_info < (3, 12):  # later ones run such a list in the same frame
+    SLOW["number_on_the_stack"] = (OPEN, "def f(): return tick(), [x for x in dq]")
 
 # How to make an object, and an attribute, a method call, an operation, a comparison and a subscript of one called `x`.
 OBJECTS = {
