@@ -2,8 +2,8 @@
 
 Method: one process, one thread per operation, processor time, with the collector off. Each contender trains a copy of
 the model. Cold is what its first step takes longer than an eager one: one eager step before, one cold step, for each
-contender. Then steps take turns, and each figure is the minimum. torch.compile runs with backend="aot_eager", which runs
-the same kernels, or with `--inductor` also with its default backend, which compiles kernels of its own (minutes).
+contender. Then steps take turns, and each figure is the minimum. torch.compile runs with backend="aot_eager", which
+runs the same kernels, or with `--inductor` also with its default backend, which compiles kernels of its own (minutes).
 
 Models: 20 small layers, and models of the zoo with two layers each. The loss is the mean square of all results.
 """

@@ -137,6 +137,21 @@ def test_what_runs_behind_a_backend_is_neither_watched_nor_captured():
     assert inner.state() == "new"
 
 
+def test_a_call_that_needs_gradients_stays_with_the_native_tier():
+    counter = CompileCounter()
+    compiled = magneto.compile(work, backend=counter)
+    gradients = []
+    with torch.enable_grad():
+        for call in (work, compiled, compiled):
+            x, y = (argument.clone().requires_grad_() for argument in ARGUMENTS)
+            call(x, y).sum().backward()
+            gradients.append((x.grad, y.grad))
+    assert same(gradients[1], gradients[0]) and same(gradients[2], gradients[0])
+    assert magneto.counters["stats"]["hits"] == 1
+    assert counter.frame_count == 0
+    assert sum(magneto.counters["backend_skipped"].values()) == 1
+
+
 def test_a_backend_that_fails_is_an_error_with_its_cause():
     def broken(gm, example_inputs):
         raise ZeroDivisionError("inside")

@@ -15,12 +15,13 @@ inline std::string text(PyObject* object) {
 
 inline std::string type_name(PyObject* object) { return Py_TYPE(object)->tp_name; }
 
-// At most `limit` bytes of repr(object), in whole characters. PyObject_Repr, and the repr of an int, would serve signals,
-// whose handlers raise.
+// At most `limit` bytes of repr(object), in whole characters. PyObject_Repr, and the repr of an int, would serve
+// signals, whose handlers raise.
 inline std::string repr(PyObject* object, size_t limit = 80) {
-  int overflow = 0;
-  long long number = PyLong_CheckExact(object) ? PyLong_AsLongLongAndOverflow(object, &overflow) : 0;
-  if (PyLong_CheckExact(object) && !overflow) return std::to_string(number);
+  if (int is_large = 0; PyLong_CheckExact(object)) {
+    long long number = PyLong_AsLongLongAndOverflow(object, &is_large);
+    if (!is_large) return std::to_string(number);
+  }
   Ref result = Ref::steal(Py_TYPE(object)->tp_repr(object));
   if (!result) {
     PyErr_Clear();

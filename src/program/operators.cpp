@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "cpython/text.h"
+
 namespace magneto::program {
 
 namespace {
@@ -63,17 +65,15 @@ PyObject* method_name(uint32_t number, bool reflected) {
   return name;
 }
 
-const char* function_name(uint32_t number) {
-  constexpr std::array<const char*, 2 * kFirstInPlace> kNames{
-      "add",    "and_", "floordiv", "lshift", "matmul",  "mul",  "mod",       "or_",     "pow",
-      "rshift", "sub",  "truediv",  "xor",    "iadd",    "iand", "ifloordiv", "ilshift", "imatmul",
-      "imul",   "imod", "ior",      "ipow",   "irshift", "isub", "itruediv",  "ixor"};
-  return kNames[number];
-}
-
 PyObject* operator_function(const char* name) {
   static PyObject* module = PyImport_ImportModule("_operator");
   return PyDict_GetItemString(PyModule_GetDict(module), name);
+}
+
+PyObject* operator_function(uint32_t number) {
+  std::string method = py::text(method_name(number, false)), name = method.substr(2, method.size() - 4);
+  bool is_keyword = name == "and" || name == "or";
+  return operator_function((is_keyword ? name + "_" : name).c_str());
 }
 
 }  // namespace magneto::program

@@ -19,9 +19,8 @@ extern const std::array<Operator, 30> kOperators;
 // What a class calls its method for a binary one: "__pow__", "__ipow__"; `reflected`: "__rpow__". Borrowed.
 PyObject* method_name(uint32_t number, bool reflected);
 
-// What Python's module `operator` calls its function for a binary one.
-const char* function_name(uint32_t number);
-// The function of Python's module `operator` of this name; borrowed.
+// The function of Python's module `operator` of this name, or for a binary one; borrowed.
 PyObject* operator_function(const char* name);
+PyObject* operator_function(uint32_t number);
 
 }  // namespace magneto::program

@@ -89,6 +89,7 @@ uint32_t Program::emit(Op op, uint32_t index, const std::vector<uint32_t>& opera
   if (known && *known != kNoRegister) return result_ = *known;
   Instruction instruction = add(op, index, operands);
   (op < Op::Output ? before_ : after_).push_back(instruction);
+  if (op == Op::Older) older_registers_.push_back(instruction.result);
   if (known) *known = instruction.result;
   return result_ = instruction.result;
 }
@@ -262,6 +263,21 @@ mg_snapshot* stand(const CodePlace& at, PyObject* function, std::span<const uint
 
 }  // namespace
 
+// Those of the call, for what is called at the cut to see, as far as their values are in registers. False: error set.
+bool Program::put_up_frames(Registers& registers, std::vector<mg_snapshot*>* chain) const {
+  const std::vector<FrameState>& frames = cut_->before.frames;
+  auto is_generator = [](const FrameState& frame) { return frame.generator != kNoRegister; };
+  if (cut_->is_question || std::ranges::any_of(frames, is_generator)) return true;
+  PyObject** r = registers.reserve(registers_);
+  for (const FrameState& frame : frames) {
+    chain->push_back(stand(frame.at, r[frame.function], frame.slots, r));
+    if (chain->back()) continue;
+    for (mg_snapshot* snapshot : *chain) mg_snapshot_free(snapshot);
+    return false;
+  }
+  return true;
+}
+
 // Of what is unknown; puts the result into its register. Borrowed; null: error set.
 PyObject* Program::make_call(Registers& registers) const {
   size_t count = cut_->arguments.size();
@@ -272,11 +288,7 @@ PyObject* Program::make_call(Registers& registers) const {
   PyThreadState* thread = PyThreadState_Get();
   auto depth = static_cast<int>(cut_->before.frames.size());
   std::vector<mg_snapshot*> chain;
-  PyObject** r = registers.reserve(registers_);
-  for (const FrameState& frame : cut_->before.frames) {
-    if (!cut_->shows_frames) break;
-    if (mg_snapshot* snapshot = stand(frame.at, r[frame.function], frame.slots, r)) chain.push_back(snapshot);
-  }
+  if (!put_up_frames(registers, &chain)) return nullptr;
   mg_recursion_use(thread, depth);
   PyObject* result = mg_call_in_frames(thread, chain.data(), static_cast<int>(chain.size()), registers[cut_->callable],
                                        values.data, positional, names);
@@ -340,9 +352,8 @@ std::string Program::why_nothing_fits() const {
 
 // Of an older object that nobody else has any more.
 bool Program::holds_back_a_death(Registers& registers) const {
-  return std::ranges::any_of(before_, [&](const Instruction& instruction) {
-    if (instruction.op != Op::Older) return false;
-    PyObject* object = registers[instruction.result];
+  return std::ranges::any_of(older_registers_, [&](uint32_t number) {
+    PyObject* object = registers[number];
     return object && Py_REFCNT(object) == 1 && !guard::dies_quietly(object, 1);
   });
 }
@@ -362,7 +373,8 @@ PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End
     // CPython drops an object when nobody needs it any more, and so do we, but later.
     leaves |= !guard::dies_quietly(registers[cut->result], 1);
     so_far.push_back(program);
-    leaves |= std::ranges::any_of(so_far, [&](const Program* before) { return before->holds_back_a_death(registers); });
+    leaves |= !cut->is_question &&
+              std::ranges::any_of(so_far, [&](const Program* before) { return before->holds_back_a_death(registers); });
     std::shared_ptr<Stretch> next =
         leaves ? nullptr
                : program->run_next(arguments, tensors, registers, cuts_made == runtime::config().diverge_at_cut, end);

@@ -142,7 +142,7 @@ struct Cut {
   std::vector<uint32_t> arguments;
   py::Ref keyword_names;  // or null
   uint32_t result = kNoRegister;
-  bool shows_frames = false;  // to what is called, as far as their values are in registers
+  bool is_question = false;  // to a tensor: no code runs that could look at frames or drop objects
   Exit before, after;
   guard::Trie next;                                 // from guards to what may follow
   std::vector<std::shared_ptr<Stretch>> stretches;  // all of these
@@ -216,6 +216,7 @@ class Program {
   End run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
                   bool diverges = false) const;
   PyObject* make_call(Registers& registers) const;
+  bool put_up_frames(Registers& registers, std::vector<mg_snapshot*>* chain) const;
   std::shared_ptr<Stretch> run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
                                     bool diverges, End* end) const;
   std::string why_nothing_fits() const;
@@ -237,6 +238,7 @@ class Program {
   std::unique_ptr<runtime::TensorChecks> input_checks_;  // of the latter
   std::unique_ptr<Cut> cut_;
   std::vector<Instruction> before_, after_;
+  std::vector<uint32_t> older_registers_;  // of older objects
   std::vector<uint32_t> operands_;
   uint32_t registers_ = 0, result_ = 0;
   std::vector<py::Ref> constants_;

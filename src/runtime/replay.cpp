@@ -537,10 +537,6 @@ bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
 
 bool Replay::lower(PyObject* backend) {
   if (lowered_) return true;
-  if (derives_) {  // what a backend makes is run below autograd
-    count("backend_skipped", "gradients are needed");
-    return true;
-  }
   std::vector<py::Ref> states;
   for (PyObject* state : state_objects_) states.push_back(py::Ref::borrow(state));
   py::Ref graph = py::Ref::steal(process_state().wrap_graph(graph_, std::move(states)));

@@ -2,6 +2,7 @@
 #include "trace/detours.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "program/operators.h"
 #include "trace/call_table.h"
@@ -47,9 +48,8 @@ const Detour* Watch::detour_at(const FrameRun& frame) const {
 void Watch::note_stumble(const std::string& reason, Around around) {
   if (around == Around::Never || !may_cut || running.empty()) return;
   auto can_be_cut = [this](size_t depth) {
-    return depth < consumer_depth && std::all_of(
-                                         running.begin(), running.begin() + static_cast<ptrdiff_t>(depth) + 1,
-                                         [this](FrameRun* frame) { return can_be_put_back(*frame); });
+    auto is_fine = [this](FrameRun* frame) { return can_be_put_back(*frame); };
+    return depth < consumer_depth && std::ranges::all_of(running | std::views::take(depth + 1), is_fine);
   };
   auto at = [&](size_t depth, bool leaves) {
     return Detour{py::Ref::borrow((PyObject*)running[depth]->code()), running[depth]->executing(), leaves, reason};
@@ -103,7 +103,7 @@ Next FrameRun::run_unknown(uint8_t operation, uint32_t arg) {
     }
     case MG_LOAD_METHOD: return fetch_method(names_[arg]);
     case MG_STORE_ATTR: return store_by_unknown(names_[arg]);
-    case MG_BINARY_OP: return run_instead(program::operator_function(program::function_name(arg)), 2);
+    case MG_BINARY_OP: return run_instead(program::operator_function(arg), 2);
     case MG_BINARY_SUBSCR: return run_instead(program::operator_function("getitem"), 2);
     case MG_COMPARE_OP: return run_instead(program::operator_function(comparison(arg)), 2);
     default: return step_flow(operation, arg);
@@ -122,6 +122,7 @@ void FrameRun::settle_holders(PyObject** slots, size_t count) {
 // What is called without a `self`, whatever it is.
 Next FrameRun::fetch_method(PyObject* name) {
   PyObject* getter = attribute_getter(name);
+  settle_holders(sp_ - 1, 1);
   py::Ref method = py::Ref::steal(getter ? watch_.call_instead(getter, sp_ - 1, 1, Watch::How::Fetched) : nullptr);
   NodeId node = std::exchange(watch_.handover, {}).returned;
   if (!method) return Next::Error;

@@ -1,7 +1,6 @@
 // Where a watch had to give up, so that the next one of the same function goes around that place.
 #pragma once
 #include <string>
-#include <vector>
 
 #include "cpython/ref.h"
 

@@ -284,11 +284,10 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   cut->keyword_names = py::Ref::borrow(keyword_names);
   cut->result = program_->new_register();
   for (FrameRun* frame : running) writer_->value({frame->function()});  // which may hold what is built for it
-  make_opaque(is_question(callable, args, count));
+  cut->is_question = is_question(callable, args, count);
+  make_opaque(cut->is_question);
   describe_frames(&cut->before, program::kNoRegister, how);
   describe_frames(&cut->after, cut->result, how);
-  cut->shows_frames = !is_question(callable, args, count) &&
-                      std::ranges::none_of(running, [](FrameRun* frame) { return frame->generator(); });
   writer_->close_exits();
   if (!close_stretch(std::move(cut))) return false;
   forget_dead();
@@ -390,7 +389,7 @@ PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t 
   }
   no_collection_.emplace();
   bool quiet = result && guard::dies_quietly(result, 1) && dies_quietly_if_built();
-  if (!quiet || holds_back_a_death()) {
+  if (!quiet || (!last_cut_->is_question && holds_back_a_death())) {
     if (quiet)
       give_up("an unknown function drops an object that the call goes on to use", Around::Never);
     else if (result)
@@ -399,7 +398,7 @@ PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t 
       give_up("an unknown function raises an exception", Around::Never);
     return result;
   }
-  open_stretch(how, is_question(callable, args, count));
+  open_stretch(how, last_cut_->is_question);
   handover.returned = provenance.add_register(last_cut_->result, result);
   return result;
 }

@@ -5,7 +5,6 @@ import gc
 import logging
 import re
 import sys
-import threading
 import warnings
 from textwrap import indent
 
@@ -102,9 +101,13 @@ def test_objects_of_c_types_are_used_as_in_plain_python(name, source):
         check(SOURCES[source].replace("MAKE", make).replace("USE", indent(use, "    ")))
 
 
-@pytest.mark.parametrize("source", [
-    pytest.param(source, id=name, marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)) for name, (reason, source) in WRONG.items()
-])  # fmt: skip
+def known(cases):
+    """Each with the reason why it fails."""
+    for name, (reason, source) in cases.items():
+        yield pytest.param(source, id=name, marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason))
+
+
+@pytest.mark.parametrize("source", [*known(WRONG)])
 def test_known_to_be_wrong(source):
     check(source)
 
@@ -115,9 +118,7 @@ def test_captures_come_to_an_end(name, shape):
     assert settles(SHAPES[shape].replace("EXPR", f"({EXPRESSIONS[name]})"))
 
 
-@pytest.mark.parametrize("source", [
-    pytest.param(source, id=name, marks=pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)) for name, (reason, source) in SLOW.items()
-])  # fmt: skip
+@pytest.mark.parametrize("source", [*known(SLOW)])
 def test_known_to_be_slow(source):
     assert settles(source)
 
@@ -126,22 +127,13 @@ def test_threads_that_call_the_same_function_at_once():
     source = "def g(x):\n  mark.x = x\n  return dec + x, dq[0]\ndef f(x): return g(x), [y for y in dq], sys._getframe().f_lineno"
     plain, ours = (Observed(PRELUDE + source, compiled) for compiled in (False, True))
     expected = [plain.call(f"{i},") for i in range(8)]
-    wrong = []
 
-    def work():
-        wrong.extend(i for i in [*range(8)] * 40 if ours.call(f"{i},") != expected[i])
+    def work(_):
+        for i in [*range(8)] * 40:
+            assert ours.call(f"{i},") == expected[i]
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert not wrong
+    with worlds.many_switches():
+        worlds.in_threads(work)
 
 
 def test_a_debugger_sees_every_line():

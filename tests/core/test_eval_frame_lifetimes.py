@@ -12,6 +12,7 @@ import weakref
 import _core
 import pytest
 
+from core import worlds
 from core.frames import Callback, guarded, hooked, replacing, run_alone
 
 pytestmark = pytest.mark.skipif(bool(_core.why_no_frame_hook()), reason=_core.why_no_frame_hook() or "hooks")
@@ -239,43 +240,31 @@ def test_a_thread_that_ends_while_it_is_on_turns_it_off():
 def stress(seconds):
     olds, news = [make(f"old{i}") for i in range(4)], [make(f"new{i}") for i in range(4)]
     end = time.monotonic() + seconds
-    failures, counts = [], []
+    counts = []
 
     def work(seed):
         chance = random.Random(seed)
         answers = {old: guarded(new, lambda f_locals: f_locals["b"] != 3) for old, new in zip(olds, news, strict=True)}
         callback = Callback(answers)
         count = 0
-        try:
-            while time.monotonic() < end:
-                count += 1
-                which = chance.randrange(4)
-                before = _core.set_eval_frame(chance.choice([None, False, callback, callback]))
-                result = olds[which](count, chance.randrange(5))
-                assert result[0] in (f"old{which}", f"new{which}") and result[1] == count, result
-                for entry in _core.debug_get_cache_entry_list(olds[which].__code__):
-                    assert entry.code in (news[which].__code__, None)
-                if chance.random() < 0.05:
-                    _core.reset_code(olds[which].__code__)
-                if chance.random() < 0.02:
-                    _core.skip_code(olds[which].__code__)
-                if chance.random() < 0.5:
-                    _core.set_eval_frame(before)
-        except BaseException as error:
-            failures.append(error)
+        while time.monotonic() < end:
+            count += 1
+            which = chance.randrange(4)
+            before = _core.set_eval_frame(chance.choice([None, False, callback, callback]))
+            result = olds[which](count, chance.randrange(5))
+            assert result[0] in (f"old{which}", f"new{which}") and result[1] == count, result
+            for entry in _core.debug_get_cache_entry_list(olds[which].__code__):
+                assert entry.code in (news[which].__code__, None)
+            if chance.random() < 0.05:
+                _core.reset_code(olds[which].__code__)
+            if chance.random() < 0.02:
+                _core.skip_code(olds[which].__code__)
+            if chance.random() < 0.5:
+                _core.set_eval_frame(before)
         counts.append(count)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert not failures, failures[0]
+    with worlds.many_switches():
+        worlds.in_threads(work, 8)
     assert min(counts) > 10
     assert not _core.hook_installed()
 

@@ -2,7 +2,6 @@
 
 import gc
 import sys
-import threading
 import types
 import weakref
 
@@ -231,9 +230,5 @@ def test_threads_are_covered_and_do_not_disturb_each_other(mode):
         results[index] = [functions[index](50) for _ in range(50)]
 
     with Everywhere(mode):
-        threads = [threading.Thread(target=work, args=(index,)) for index in range(len(functions))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        worlds.in_threads(work, len(functions))
         assert results == [[1225 * index] * 50 for index in range(len(functions))]

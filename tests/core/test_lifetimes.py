@@ -623,28 +623,8 @@ def test_an_exception_sent_by_another_thread_arrives():
 
 @pytest.fixture
 def many_switches():
-    old = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(old)
-
-
-def in_threads(work, count=4):
-    failures = []
-
-    def guarded(index):
-        try:
-            work(index)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(index,)) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
-    assert not failures, failures
+    with worlds.many_switches():
+        yield
 
 
 def sample(n, table):
@@ -667,7 +647,7 @@ def test_threads_may_call_one_function(many_switches):
             n = (i + index) % 6
             assert compiled(n, {"k": 2}) == sample(n, {"k": 2})
 
-    in_threads(work)
+    worlds.in_threads(work)
     assert compiled.variants()
 
 
@@ -679,7 +659,7 @@ def test_threads_may_capture_at_the_same_time(many_switches):
                 assert compiled(i % 5, {"k": index}) == sample(i % 5, {"k": index})
             assert compiled.variants(), compiled.failures()
 
-    in_threads(work)
+    worlds.in_threads(work)
 
 
 def test_threads_may_reset_and_change_what_is_read(many_switches):
@@ -697,7 +677,7 @@ def test_threads_may_reset_and_change_what_is_read(many_switches):
                 assert isinstance(first, int)
                 assert isinstance(second, int)
 
-    in_threads(work)
+    worlds.in_threads(work)
     assert compiled() == (state.k, state.k)
 
 
@@ -730,7 +710,7 @@ def test_context_variables_belong_to_the_thread():
         for _ in range(50):
             assert compiled() == index
 
-    in_threads(work)
+    worlds.in_threads(work)
     assert compiled() == 0
 
 

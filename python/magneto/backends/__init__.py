@@ -130,6 +130,8 @@ def _why_native(graph: Graph) -> str:
         return "the graph relies on a number that it asks from a tensor"
     if any(op.autocast for op in graph.ops):
         return "an operator of the graph depends on autocast"
+    if any(op.derives for op in graph.ops):
+        return "gradients are needed, and what a backend makes runs below autograd"
     return ""
 
 
