@@ -786,3 +786,14 @@ class Recording:
 
     def finish(self) -> Graph:
         """Stops, and gives the graph."""
+
+def set_autograd_compiler(factory: object | None) -> None:
+    """
+    For this thread. None: off; True: native; otherwise a factory of compilers, kept alive by the caller.
+    """
+
+def set_autograd_logger(logger: object | None) -> None: ...
+
+def clear_autograd_cache() -> None: ...
+
+def is_autograd_cache_empty() -> bool: ...

@@ -2,6 +2,7 @@
 
 import torch  # noqa: F401  # first: magneto._C links against the libraries that torch loads
 
+from magneto import compiled_autograd
 from magneto.backends import list_backends, lookup_backend, register_backend
 from magneto.counts import counters
 from magneto.errors import BackendError, DataDependent, InternalError, RecordError, UserError
@@ -51,6 +52,7 @@ __all__ = [
     "assume_constant_result",
     "compile",
     "compile_times",
+    "compiled_autograd",
     "config",
     "counters",
     "disable",

@@ -41,6 +41,9 @@ class Counters(Mapping[str, CounterGroup]):
     ``counters["graph_break"]`` each call of something unknown that cuts a program into parts, by place,
     and ``counters["unknown_call"]`` by name. ``counters["backend_skipped"]`` counts graphs that stay with the native
     tier, ``counters["backend_error"]`` errors that what backends made has raised.
+    ``counters["compiled_autograd"]`` has captures, hits, fallbacks and declined of ``magneto.compiled_autograd``, with
+    reasons in ``counters["compiled_autograd_declined"]``, and ``counters["compiled_autograd_opaque"]`` the nodes that
+    are called as they are.
     ``counters["cuda_graphs"]`` and ``counters["cuda_graphs_refused"]`` tell the same of CUDA graphs.
     A group or name that was never counted is empty or 0.
     """

@@ -99,6 +99,7 @@ def reset_code_caches() -> None:
         scopes = list(_scopes.values())
     for scope in scopes:
         scope.clear()
+    _C.clear_autograd_cache()
 
 
 def eager_everywhere() -> tuple[str, int]:

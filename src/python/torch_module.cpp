@@ -1,4 +1,5 @@
 // `magneto._C`: the core with torch plugged in.
+#include "python/bind_autograd.h"
 #include "python/bind_core.h"
 #include "python/bind_graph.h"
 #include "python/bind_record.h"
@@ -14,4 +15,5 @@ NB_MODULE(_C, module) {
   magneto::python::bind_graph(module);
   magneto::python::bind_record(module);
   magneto::python::bind_rules(module);
+  magneto::python::bind_autograd(module);
 }

@@ -217,10 +217,14 @@ std::unique_ptr<runtime::GlobalState> snapshot_whole_state() { return std::make_
 
 std::string why_state_forbids_recording() {
   if (at::impl::PythonTorchFunctionTLS::stack_len() > 0) return "a torch function mode is active";
-  if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return "a torch dispatch mode is active";
   if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != at::impl::TorchFunctionDisabledState::ENABLED) {
     return "torch functions are disabled";
   }
+  return why_operators_are_not_recordable();
+}
+
+std::string why_operators_are_not_recordable() {
+  if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return "a torch dispatch mode is active";
   auto keys = c10::impl::tls_local_dispatch_key_set();
   if (keys.included_.has_any(
           DispatchKeySet({DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::FuncTorchDynamicLayerBackMode}))) {

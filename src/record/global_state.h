@@ -11,7 +11,9 @@ std::unique_ptr<runtime::GlobalState> snapshot_global_state();
 // The same, with the very function modes and the number of threads.
 std::unique_ptr<runtime::GlobalState> snapshot_whole_state();
 
-// Empty if nothing in torch's state keeps a recording from being right.
+// Empty if nothing in torch's state keeps operators from being recorded as they are.
+std::string why_operators_are_not_recordable();
+// The same for all that Python code does with tensors.
 std::string why_state_forbids_recording();
 
 // Autocast remembers casted weights; a recording must see the casts.

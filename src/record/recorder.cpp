@@ -129,6 +129,21 @@ graph::Graph Recorder::take_graph() {
   return std::move(graph_);
 }
 
+void Recorder::rewind(const Mark& mark) {
+  graph_.ops.erase(graph_.ops.begin() + static_cast<ptrdiff_t>(mark.ops), graph_.ops.end());
+  graph_.values.erase(graph_.values.begin() + static_cast<ptrdiff_t>(mark.values), graph_.values.end());
+  graph_.states.resize(mark.states);
+  states_.resize(mark.states);
+  graph_.constants.resize(mark.constants);
+  graph_.constant_tensors.resize(mark.constants);
+  for (auto known = known_.begin(); known != known_.end();)
+    known = known->second.value < mark.values ? std::next(known) : known_.erase(known);
+  auto is_gone = [this](const auto& user) { return !known_.count(user.first); };
+  for (auto& [_, users] : storages_)
+    users.tensors.erase(std::remove_if(users.tensors.begin(), users.tensors.end(), is_gone), users.tensors.end());
+  refusal_.reset();
+}
+
 // ---- inputs, state, outputs
 
 at::Tensor Recorder::stand_in_for_gradient(const at::Tensor& output) {
@@ -261,6 +276,12 @@ const ValueId* Recorder::find_by_storage(const at::Tensor& tensor) {
   return nullptr;
 }
 
+bool Recorder::admits(const at::Tensor& tensor) {
+  if (find(tensor)) return true;
+  std::optional<State> state = options_.adopt ? options_.adopt(tensor) : std::nullopt;
+  return state && add_state(tensor, std::move(*state));
+}
+
 ValueId Recorder::add_constant(const at::Tensor& tensor) {
   ValueId value = graph_.add_value(Role::Constant, tensor);
   graph_.constants.push_back(value);
@@ -322,13 +343,8 @@ bool Recorder::check_memory(const SchemaInfo& info, uint32_t position, const at:
 bool Recorder::take_tensor(graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor) {
   if (!tensor.defined()) return true;
   const SchemaInfo& info = *noted.info;
-  const ValueId* found = find(tensor);
-  if (!found && options_.adopt) {
-    if (auto state = options_.adopt(tensor)) {
-      if (!add_state(tensor, std::move(*state))) return false;
-      found = find(tensor);
-    }
-  }
+  const ValueId* found = admits(tensor) ? find(tensor) : nullptr;
+  if (refusal_) return false;
   ValueId value;
   if (found) {
     value = *found;

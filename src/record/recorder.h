@@ -111,6 +111,16 @@ class Recorder {
   // The state tensors, parallel to the graph's.
   const std::vector<at::Tensor>& states() const { return states_; }
   graph::Graph take_graph();
+  // Whether a tensor is part of the recording, or may become part of its state here and now.
+  bool admits(const at::Tensor& tensor);
+
+  // How far the recording has come.
+  struct Mark {
+    size_t ops, values, states, constants;
+  };
+  Mark mark() const { return {graph_.ops.size(), graph_.values.size(), states_.size(), graph_.constants.size()}; }
+  // Drops what came later, a refusal too. After that only outputs may be added.
+  void rewind(const Mark& mark);
 
   // The kernels on our keys.
   void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack);

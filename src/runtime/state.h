@@ -2,6 +2,7 @@
 #pragma once
 #include <Python.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -23,6 +24,11 @@ namespace magneto::trace {
 class Watch;
 enum class Kind : uint8_t;
 }  // namespace magneto::trace
+
+namespace magneto::autograd {
+class Cache;
+enum class Compiler : uint8_t;
+}  // namespace magneto::autograd
 
 namespace magneto::frame {
 struct ThreadHook;
@@ -58,6 +64,11 @@ struct ThreadState {
   int run_only = 0;
   // Where all frames are captured: magneto.optimize as a context manager, which keeps it alive. Null: nowhere.
   frame::CaptureScope* capture_scope = nullptr;
+  // Who compiles the backwards of this thread, with the factory of Python compilers, which magneto.compiled_autograd
+  // keeps alive; and how many of them stand on each other.
+  autograd::Compiler autograd_compiler{};
+  PyObject* autograd_factory = nullptr;
+  int backwards = 0;
 };
 ThreadState& thread_state();
 
@@ -99,6 +110,13 @@ struct ProcessState {
   PyTypeObject* thread_hook_type = nullptr;
   Py_ssize_t code_state_slot = -1;
   PyObject* guard_error_hook = nullptr;  // owned; null: none
+
+  // Backwards that were captured, and who is told why one was not found; owned, null: nobody.
+  std::shared_ptr<autograd::Cache> backward_cache;
+  PyObject* autograd_logger = nullptr;
+  // How many threads are in a backward that magneto.compiled_autograd knows of. Owned by nobody: threads count here
+  // without the GIL.
+  std::atomic<int> threads_in_backwards{0};
 
   // Torch's profiler, filled in at import by torch's side; see profiler.h.
   void* (*begin_event)(const char* name, const char* detail) = nullptr;

@@ -1,0 +1,206 @@
+// What happens to a backward: looked up and run, captured, or left to the engine.
+#include "autograd/engine_hook.h"
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "autograd/cache.h"
+#include "autograd/capture.h"
+#include "cpython/text.h"
+#include "record/global_state.h"
+#include "record/recorder.h"
+#include "runtime/config.h"
+#include "runtime/log.h"
+#include "runtime/state.h"
+
+namespace magneto::autograd {
+
+namespace {
+
+using runtime::count;
+using torch::autograd::edge_list;
+using torch::autograd::Engine;
+
+constexpr const char* kCounts = "compiled_autograd";
+
+// The untouched task goes to the engine.
+variable_list leave_to_engine(const NodePtr& root, GraphTask& task) {
+  auto shared = task.shared_from_this();
+  Engine::get_default_engine().execute_with_graph_task(shared, root, torch::autograd::InputBuffer(variable_list()));
+  auto& result = shared->future_result_;
+  result->wait();
+  return result->value().toTensorVector();
+}
+
+class Gil {
+ public:
+  Gil() : state_(PyGILState_Ensure()) {}
+  ~Gil() { PyGILState_Release(state_); }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
+void tell(const std::string& message) {
+  runtime::log(runtime::Log::Capture, "backward: " + message);
+  PyObject* logger = runtime::process_state().autograd_logger;
+  if (!logger) return;
+  py::Ref text = py::Ref::steal(PyUnicode_FromStringAndSize(message.data(), static_cast<Py_ssize_t>(message.size())));
+  py::Ref kept = py::Ref::borrow(logger);
+  py::Ref result = py::Ref::steal(text ? PyObject_CallOneArg(kept.get(), text.get()) : nullptr);
+  if (!result) PyErr_WriteUnraisable(kept.get());
+}
+
+// Empty if a backward may be looked up or captured now.
+std::string why_left_to_engine(const GraphTask& task) {
+  if (c10::GradMode::is_enabled()) return "create_graph: the backward is to be differentiated";
+  if (record::Recorder::active()) return "a recording is going on";
+  for (const auto& [_, info] : task.exec_info_) {
+    if (!info.captures_) continue;
+    for (const auto& asked : *info.captures_)
+      if (!asked.DO_NOT_USE_DEPRECATED_get_capture_hooks().empty()) return "hooks on results";
+  }
+  return record::why_operators_are_not_recordable();
+}
+
+// What came of looking a task up.
+struct Found {
+  std::shared_ptr<Branch> end;
+  std::shared_ptr<const Backward> backward;  // or null
+};
+
+std::string hex(const CacheKey& key) {
+  std::string text;
+  constexpr char kDigits[] = "0123456789abcdef";
+  for (size_t i = 0; i < std::min<size_t>(key.key_size, 32); ++i)
+    text += {kDigits[key.key[i] >> 4], kDigits[key.key[i] & 15]};
+  return key.key_size > 32 ? text + "..." : text;
+}
+
+Found look_up(std::optional<Task>& task, const NodePtr& root, GraphTask& graph_task, const edge_list& asked) {
+  std::shared_ptr<Branch> branch;
+  std::string news;
+  auto on_key = [&](const CacheKey& key, Node& node) {
+    bool is_new = false;
+    std::shared_ptr<Branch> next = branch->step(key, node, &is_new);
+    if (is_new && news.empty())
+      news = "a new node " + node.name() + " with key " + hex(key) + "; known there now: " + branch->choices();
+    branch = std::move(next);
+  };
+  do {
+    branch = cache().root();
+    news.clear();
+    task.emplace(root, graph_task, asked);
+  } while (!task->walk(cache().silent(), on_key));
+  auto& known = branch->backwards;
+  auto found = std::ranges::find_if(known, [&](const auto& backward) { return backward->fits(*task); });
+  if (found != known.end()) {
+    std::rotate(known.begin(), found, found + 1);
+    return {branch, known.front()};
+  }
+  if (news.empty()) news = known.empty() ? "the graph ends where another one goes on" : known.front()->why_not(*task);
+  tell(news);
+  return {branch, nullptr};
+}
+
+void note_declined(const std::string& reason) {
+  count(kCounts, "declined");
+  count("compiled_autograd_declined", reason);
+  runtime::log(runtime::Log::Capture, "backward left to the engine: " + reason);
+}
+
+// As the engine does when all nodes have run.
+void run_final_callbacks(GraphTask& task) {
+  for (size_t i = 0;; ++i) {
+    std::function<void()> callback;
+    {
+      std::lock_guard lock(task.final_callbacks_lock_);
+      if (i == task.final_callbacks_.size()) return;
+      callback = task.final_callbacks_[i];
+    }
+    callback();
+  }
+}
+
+void capture_and_keep(Runner& runner, const std::shared_ptr<Branch>& end, std::unique_ptr<runtime::GlobalState> modes) {
+  std::vector<std::string> opaque;
+  std::string why_not;
+  auto on_opaque = [&](const Node& node, const std::string& reason) { opaque.push_back(node.name() + ": " + reason); };
+  std::shared_ptr<Backward> backward = capture(runner, std::move(modes), on_opaque, &why_not);
+  Gil gil;
+  for (const std::string& node : opaque) count("compiled_autograd_opaque", node);
+  if (!backward) return note_declined("captured in vain: " + why_not);
+  count(kCounts, "captures");
+  runtime::log(runtime::Log::Capture, "backward captured: " + backward->summary());
+  if (runtime::logs(runtime::Log::Graph)) runtime::log(runtime::Log::Graph, backward->text());
+  cache().add(end, std::move(backward));
+}
+
+// None: it is left to the engine.
+std::optional<variable_list> run(const NodePtr& root, GraphTask& graph_task, const edge_list& asked, bool is_alone) {
+  at::ThreadLocalStateGuard modes_of_the_backward(graph_task.thread_locals_);
+  std::optional<Task> task;
+  std::optional<Runner> runner;
+  Found found;
+  std::unique_ptr<runtime::GlobalState> modes;
+  {
+    Gil gil;
+    std::string reason = is_alone ? why_left_to_engine(graph_task) : "another thread runs a backward";
+    try {
+      if (reason.empty()) found = look_up(task, root, graph_task, asked);
+    } catch (const std::exception&) {  // which the engine will throw, when it gets there
+      reason = "a node that cannot give what it has saved";
+    }
+    if (reason.empty() && !found.backward && cache().is_in_vain()) reason = "graphs keep changing";
+    if (!reason.empty()) return note_declined(reason), std::nullopt;
+    runner.emplace(*task, runtime::config().compiled_autograd_verify);
+    if (found.backward) {
+      count(kCounts, "hits");
+      cache().note_hit();
+    } else {
+      modes = record::snapshot_global_state();
+    }
+  }
+  if (!found.backward) {
+    capture_and_keep(*runner, found.end, std::move(modes));
+  } else if (found.backward->run(*runner)) {
+    Gil gil;
+    count(kCounts, "fallbacks");
+  }
+  run_final_callbacks(graph_task);
+  return std::move(runner->results());
+}
+
+variable_list run_backward(const NodePtr& root, const GraphTask& const_task, bool accumulates, const edge_list& edges) {
+  auto& task = const_cast<GraphTask&>(const_task);  // the engine's own, which it has just made
+  runtime::ThreadState& thread = runtime::thread_state();
+  if (thread.autograd_compiler == Compiler::None) return leave_to_engine(root, task);
+  struct Entered {
+    runtime::ThreadState& thread;
+    std::atomic<int>& threads = runtime::process_state().threads_in_backwards;
+    bool is_alone = thread.backwards++ > 0 || threads++ == 0;
+    ~Entered() {
+      if (--thread.backwards == 0) --threads;
+    }
+  } entered{thread};
+  auto results = run(root, task, accumulates ? edge_list() : edges, entered.is_alone);
+  return results ? std::move(*results) : leave_to_engine(root, task);
+}
+
+}  // namespace
+
+void set_compiler(Compiler compiler, PyObject* factory) {
+  runtime::ThreadState& thread = runtime::thread_state();
+  thread.autograd_compiler = compiler;
+  thread.autograd_factory = factory;
+  // It stays when a thread turns it off: another one may be in a backward, and then it only hands on.
+  if (compiler != Compiler::None) Engine::set_compiled_autograd(&run_backward);
+}
+
+void clear_cache() { cache().clear(); }
+bool is_cache_empty() { return cache().is_empty(); }
+
+}  // namespace magneto::autograd

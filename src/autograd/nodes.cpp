@@ -1,0 +1,42 @@
+// What the engine does around one node.
+#include "autograd/nodes.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/input_buffer.h>
+
+namespace magneto::autograd {
+
+at::Tensor add_up(at::Tensor&& waiting, at::Tensor&& arrived, Node& node) {
+  if (!waiting.defined()) return std::move(arrived);
+  if (!waiting.device().is_cpu()) return waiting.add(arrived);  // a buffer of the engine would ask for streams
+  torch::autograd::InputBuffer buffer(1);
+  buffer.buffer[0] = std::move(waiting);
+  buffer.add(0, std::move(arrived), std::nullopt, std::nullopt, &node);
+  return std::move(buffer.buffer[0]);
+}
+
+variable_list call_tensor_hooks(Node& node, variable_list gradients) {
+  for (const auto& hook : node.tensor_pre_hooks()) gradients = (*hook)(gradients);
+  for (const auto& [_, hook] : node.retains_grad_hooks()) gradients = (*hook)(gradients);
+  return gradients;
+}
+
+variable_list call_node(Node& node, variable_list gradients) {
+  for (const auto& hook : node.pre_hooks()) gradients = (*hook)(gradients);
+  auto check = [&node](variable_list& results) {
+    torch::autograd::validate_outputs(node.next_edges(), results, [&node](const std::string& problem) {
+      return "Function " + node.name() + " returned an " + problem;
+    });
+  };
+  if (node.post_hooks().empty()) {
+    variable_list results = node(std::move(gradients));
+    check(results);
+    return results;
+  }
+  variable_list results = node(variable_list(gradients));
+  check(results);
+  for (const auto& hook : node.post_hooks()) results = (*hook)(results, gradients);
+  return results;
+}
+
+}  // namespace magneto::autograd

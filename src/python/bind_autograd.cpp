@@ -1,0 +1,37 @@
+// Binds the settings and the cache of compiled autograd.
+#include "python/bind_autograd.h"
+
+#include "autograd/engine_hook.h"
+#include "runtime/state.h"
+
+namespace nb = nanobind;
+
+namespace magneto::python {
+namespace {
+
+void set_compiler(nb::object factory) {
+  if (factory.is_none())
+    autograd::set_compiler(autograd::Compiler::None, nullptr);
+  else if (factory.is(nb::bool_(true)))
+    autograd::set_compiler(autograd::Compiler::Native, nullptr);
+  else
+    autograd::set_compiler(autograd::Compiler::Python, factory.ptr());
+}
+
+void set_logger(nb::object logger) {
+  PyObject*& place = runtime::process_state().autograd_logger;
+  PyObject* before = std::exchange(place, logger.is_none() ? nullptr : logger.release().ptr());
+  Py_XDECREF(before);
+}
+
+}  // namespace
+
+void bind_autograd(nb::module_& module) {
+  module.def("set_autograd_compiler", &set_compiler, nb::arg("factory").none(),
+             "For this thread. None: off; True: native; otherwise a factory of compilers, kept alive by the caller.");
+  module.def("set_autograd_logger", &set_logger, nb::arg("logger").none());
+  module.def("clear_autograd_cache", &autograd::clear_cache);
+  module.def("is_autograd_cache_empty", &autograd::is_cache_empty);
+}
+
+}  // namespace magneto::python
