@@ -26,6 +26,8 @@ foreach(name torch torch_cpu torch_python c10)
   target_link_libraries(magneto_torch INTERFACE ${torch_dir}/lib/lib${name}.so)
 endforeach()
 
+set(torch_nodes_header ${torch_dir}/include/torch/csrc/autograd/generated/Functions.h)
+
 # What most torch-side sources include; parsing it once is most of the build time saved.
 set(magneto_torch_headers
   <Python.h>

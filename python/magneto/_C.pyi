@@ -787,7 +787,7 @@ class Recording:
     def finish(self) -> Graph:
         """Stops, and gives the graph."""
 
-def set_autograd_compiler(factory: object | None) -> None:
+def set_autograd_compiler(factory: object | None, dynamic: bool | None) -> None:
     """
     For this thread. None: off; True: native; otherwise a factory of compilers, kept alive by the caller.
     """

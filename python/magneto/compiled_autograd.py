@@ -38,6 +38,7 @@ class _Wishes(threading.local):
     """Of a thread. Keeps alive what the native side only borrows."""
 
     compiler: Factory | None = None
+    dynamic: bool | None = None
 
 
 _wishes = _Wishes()
@@ -56,9 +57,14 @@ def set_autograd_compiler(compiler: Factory | None) -> Factory | None:
             "set_autograd_compiler expects None, magneto.compiled_autograd.native or a callable that makes a compiler, "
             f"got {type(compiler).__name__}"
         )
-    before, _wishes.compiler = _wishes.compiler, compiler
-    _C.set_autograd_compiler(True if compiler is native else compiler)
+    before = _wishes.compiler
+    _set(compiler, _wishes.dynamic)
     return before
+
+
+def _set(compiler: Factory | None, dynamic: bool | None) -> None:
+    _wishes.compiler, _wishes.dynamic = compiler, dynamic
+    _C.set_autograd_compiler(True if compiler is native else compiler, dynamic)
 
 
 @contextlib.contextmanager
@@ -69,11 +75,12 @@ def enable(compiler: Factory | None = None, dynamic: bool | None = None) -> Iter
     """
     if dynamic is not None and not isinstance(dynamic, bool):
         raise UserTypeError(f"dynamic must be None, True or False, got {type(dynamic).__name__}")
-    before = set_autograd_compiler(native if compiler is None else compiler)
+    before, dynamic_before = set_autograd_compiler(native if compiler is None else compiler), _wishes.dynamic
+    _set(_wishes.compiler, dynamic)
     try:
         yield
     finally:
-        set_autograd_compiler(before)
+        _set(before, dynamic_before)
 
 
 @contextlib.contextmanager

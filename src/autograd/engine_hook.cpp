@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <utility>
 
 #include "autograd/cache.h"
 #include "autograd/capture.h"
-#include "cpython/text.h"
+#include "cpython/gil.h"
+#include "cpython/ref.h"
 #include "record/global_state.h"
 #include "record/recorder.h"
 #include "runtime/config.h"
@@ -32,17 +34,6 @@ variable_list leave_to_engine(const NodePtr& root, GraphTask& task) {
   result->wait();
   return result->value().toTensorVector();
 }
-
-class Gil {
- public:
-  Gil() : state_(PyGILState_Ensure()) {}
-  ~Gil() { PyGILState_Release(state_); }
-  Gil(const Gil&) = delete;
-  Gil& operator=(const Gil&) = delete;
-
- private:
-  PyGILState_STATE state_;
-};
 
 void tell(const std::string& message) {
   runtime::log(runtime::Log::Capture, "backward: " + message);
@@ -69,7 +60,10 @@ std::string why_left_to_engine(const GraphTask& task) {
 // What came of looking a task up.
 struct Found {
   std::shared_ptr<Branch> end;
-  std::shared_ptr<const Backward> backward;  // or null
+  std::shared_ptr<const Backward> backward;  // that fits, or null
+  std::shared_ptr<const Backward> before;    // that does not, and is of the same nodes; or null
+  SymbolValues values = {};
+  SharedObject factory = {};  // of Python compilers, as the backward began; nodes may call what sets another one
 };
 
 std::string hex(const CacheKey& key) {
@@ -96,14 +90,18 @@ Found look_up(std::optional<Task>& task, const NodePtr& root, GraphTask& graph_t
     task.emplace(root, graph_task, asked);
   } while (!task->walk(cache().silent(), on_key));
   auto& known = branch->backwards;
-  auto found = std::ranges::find_if(known, [&](const auto& backward) { return backward->fits(*task); });
+  SymbolValues values;
+  auto is_fit = [&](const auto& backward) {
+    return backward->factory.get() == runtime::thread_state().autograd_factory && backward->fits(*task, values);
+  };
+  auto found = std::ranges::find_if(known, is_fit);
   if (found != known.end()) {
     std::rotate(known.begin(), found, found + 1);
-    return {branch, known.front()};
+    return {branch, known.front(), nullptr, std::move(values)};
   }
   if (news.empty()) news = known.empty() ? "the graph ends where another one goes on" : known.front()->why_not(*task);
   tell(news);
-  return {branch, nullptr};
+  return {branch, nullptr, known.empty() ? nullptr : known.front()};
 }
 
 void note_declined(const std::string& reason) {
@@ -125,18 +123,29 @@ void run_final_callbacks(GraphTask& task) {
   }
 }
 
-void capture_and_keep(Runner& runner, const std::shared_ptr<Branch>& end, std::unique_ptr<runtime::GlobalState> modes) {
+void capture_and_keep(Runner& runner, const Found& found, std::unique_ptr<runtime::GlobalState> modes) {
   std::vector<std::string> opaque;
-  std::string why_not;
   auto on_opaque = [&](const Node& node, const std::string& reason) { opaque.push_back(node.name() + ": " + reason); };
-  std::shared_ptr<Backward> backward = capture(runner, std::move(modes), on_opaque, &why_not);
-  Gil gil;
+  runtime::ThreadState& thread = runtime::thread_state();
+  bool all_sizes = thread.autograd_dynamic.value_or(false);
+  bool is_symbolic = thread.autograd_dynamic.value_or(found.before && found.before->differs_in_sizes(runner.task()));
+  std::string why_not;
+  std::shared_ptr<Backward> backward;
+  if (is_symbolic || found.factory) {
+    SymbolicOptions options{all_sizes, is_symbolic ? found.before.get() : nullptr, found.factory.get()};
+    backward = capture_symbolic(runner, options, on_opaque);
+  } else {
+    backward = capture(runner, on_opaque, &why_not);
+  }
+  py::Gil gil;
   for (const std::string& node : opaque) count("compiled_autograd_opaque", node);
   if (!backward) return note_declined("captured in vain: " + why_not);
+  backward->state = std::move(modes);
+  backward->factory = found.factory;
   count(kCounts, "captures");
   runtime::log(runtime::Log::Capture, "backward captured: " + backward->summary());
   if (runtime::logs(runtime::Log::Graph)) runtime::log(runtime::Log::Graph, backward->text());
-  cache().add(end, std::move(backward));
+  cache().add(found.end, std::move(backward));
 }
 
 // None: it is left to the engine.
@@ -147,7 +156,7 @@ std::optional<variable_list> run(const NodePtr& root, GraphTask& graph_task, con
   Found found;
   std::unique_ptr<runtime::GlobalState> modes;
   {
-    Gil gil;
+    py::Gil gil;
     std::string reason = is_alone ? why_left_to_engine(graph_task) : "another thread runs a backward";
     try {
       if (reason.empty()) found = look_up(task, root, graph_task, asked);
@@ -162,12 +171,13 @@ std::optional<variable_list> run(const NodePtr& root, GraphTask& graph_task, con
       cache().note_hit();
     } else {
       modes = record::snapshot_global_state();
+      found.factory = share(runtime::thread_state().autograd_factory);
     }
   }
   if (!found.backward) {
-    capture_and_keep(*runner, found.end, std::move(modes));
-  } else if (found.backward->run(*runner)) {
-    Gil gil;
+    capture_and_keep(*runner, found, std::move(modes));
+  } else if (found.backward->run(*runner, found.values)) {
+    py::Gil gil;
     count(kCounts, "fallbacks");
   }
   run_final_callbacks(graph_task);
@@ -192,12 +202,24 @@ variable_list run_backward(const NodePtr& root, const GraphTask& const_task, boo
 
 }  // namespace
 
-void set_compiler(Compiler compiler, PyObject* factory) {
+void set_compiler(Compiler compiler, PyObject* factory, std::optional<bool> dynamic) {
   runtime::ThreadState& thread = runtime::thread_state();
-  thread.autograd_compiler = compiler;
+  Compiler before = std::exchange(thread.autograd_compiler, compiler);
   thread.autograd_factory = factory;
-  // It stays when a thread turns it off: another one may be in a backward, and then it only hands on.
-  if (compiler != Compiler::None) Engine::set_compiled_autograd(&run_backward);
+  thread.autograd_dynamic = dynamic;
+  // It stays if a thread turns it off while another one is in a backward, and then only hands on.
+  int& users = runtime::process_state().backward_compilers;
+  users += (compiler != Compiler::None) - (before != Compiler::None);
+  if (users > 0)
+    Engine::set_compiled_autograd(&run_backward);
+  else if (before != Compiler::None && runtime::process_state().threads_in_backwards == 0)
+    Engine::set_compiled_autograd(nullptr);
+}
+
+bool is_hooked() { return runtime::process_state().backward_compilers > 0; }
+
+void keep_hook() {
+  if (runtime::thread_state().autograd_compiler != Compiler::None) Engine::set_compiled_autograd(&run_backward);
 }
 
 void clear_cache() { cache().clear(); }

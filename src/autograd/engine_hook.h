@@ -2,7 +2,8 @@
 #pragma once
 #include <Python.h>
 
-#include <string>
+#include <cstdint>
+#include <optional>
 
 namespace magneto::autograd {
 
@@ -10,7 +11,15 @@ namespace magneto::autograd {
 enum class Compiler : uint8_t { None, Native, Python };
 
 // For this thread; GIL held. `factory`, of Python compilers, is borrowed: whoever sets it keeps it alive.
-void set_compiler(Compiler compiler, PyObject* factory);
+// `dynamic`: whether sizes may change between runs; none: those that have changed may.
+void set_compiler(Compiler compiler, PyObject* factory, std::optional<bool> dynamic);
+
+// Whether the engine hands backwards to us; and sees to it that it does if this thread wishes so: what torch does for
+// its own compiler may have taken our hook away. GIL held.
+bool is_hooked();
+void keep_hook();
+// Stands in front of the engine's run_backward from then on. Once, at import.
+void install_door();
 
 // GIL held.
 void clear_cache();

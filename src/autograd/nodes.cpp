@@ -6,6 +6,14 @@
 
 namespace magneto::autograd {
 
+bool is_exclusive(const at::Tensor& tensor) {
+  return tensor.use_count() == 1 && (!tensor.has_storage() || tensor.storage().use_count() == 1);
+}
+
+bool can_add_in_place(const at::Tensor& tensor) {
+  return !tensor._is_zerotensor() && !tensor.is_nested() && tensor.is_non_overlapping_and_dense();
+}
+
 at::Tensor add_up(at::Tensor&& waiting, at::Tensor&& arrived, Node& node) {
   if (!waiting.defined()) return std::move(arrived);
   if (!waiting.device().is_cpu()) return waiting.add(arrived);  // a buffer of the engine would ask for streams

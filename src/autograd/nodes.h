@@ -14,6 +14,12 @@ using torch::autograd::Node;
 using torch::autograd::variable_list;
 using NodePtr = decltype(Edge::function);  // which smart pointer that is depends on torch's version
 
+// Whether nobody else has the tensor, or its memory.
+bool is_exclusive(const at::Tensor& tensor);
+
+// Whether the engine would add to such a tensor in place, if it is exclusive.
+bool can_add_in_place(const at::Tensor& tensor);
+
 // Adds to a gradient that waits for its node, in place where nobody else has it.
 at::Tensor add_up(at::Tensor&& waiting, at::Tensor&& arrived, Node& node);
 

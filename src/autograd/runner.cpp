@@ -40,7 +40,7 @@ variable_list Runner::call(const Turn& turn, variable_list gradients) {
 void Runner::deliver(const Turn& turn, variable_list results) {
   for (size_t i = 0; i < results.size(); ++i) {
     const Edge& edge = turn.node->next_edge(i);
-    if (!results[i].defined() || !task_.follows(edge)) continue;
+    if (!results[i].defined() || !task_.follows(*turn.node, edge)) continue;
     at::Tensor& gradient = waiting(task_.id_of(edge), edge.input_nr);
     gradient = add_up(std::move(gradient), std::move(results[i]), *edge.function);
   }

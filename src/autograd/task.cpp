@@ -49,9 +49,11 @@ Task::Task(const NodePtr& root, GraphTask& graph_task, const torch::autograd::ed
   }
 }
 
-bool Task::follows(const Edge& edge) const {
+bool Task::follows(const Node& node, const Edge& edge) const {
   if (!edge.is_valid()) return false;
   if (graph_task_.exec_info_.empty()) return true;
+  // A single root that is not needed has its turn all the same, and its hooks are called.
+  if (&node == root_.get() && node.num_outputs() == 1) return true;
   auto info = graph_task_.exec_info_.find(edge.function.get());
   return info != graph_task_.exec_info_.end() && info->second.should_execute();
 }
@@ -66,7 +68,7 @@ bool Task::walk(SilentTypes& silent, const OnKey& on_key) {
     if (!add_turn(node, silent, on_key)) return false;
     if (!turns_.back().needed) continue;
     for (const Edge& edge : node->next_edges()) {
-      if (!follows(edge)) continue;
+      if (!follows(*node, edge)) continue;
       if (--waits_for[edge.function.get()] == 0) ready.push(edge.function);
     }
   }
@@ -75,7 +77,10 @@ bool Task::walk(SilentTypes& silent, const OnKey& on_key) {
 
 bool Task::add_turn(const NodePtr& node, SilentTypes& silent, const OnKey& on_key) {
   NodeCall& call = held_.node_calls.lookup(node);
-  if (!graph_task_.exec_info_.empty() && node != root_) call.needed = graph_task_.exec_info_.at(node.get()).needed_;
+  if (!graph_task_.exec_info_.empty() && node != root_) {
+    auto info = graph_task_.exec_info_.find(node.get());
+    call.needed = info != graph_task_.exec_info_.end() && info->second.needed_;
+  }
   const char* reason = why_opaque(*node, silent);
   bool accumulates = !reason && typeid(*node) == typeid(AccumulateGrad);
   CompiledNodeArgs args(held_, call);

@@ -47,8 +47,8 @@ class Task {
   size_t node_count() const { return held_.node_calls.size(); }
   size_t result_count() const { return result_count_; }
   uint32_t id_of(const Edge& edge) { return held_.node_calls.lookup(edge.function).id; }
-  // Whether the engine would go along the edge.
-  bool follows(const Edge& edge) const;
+  // Whether the engine would go along an edge of the node.
+  bool follows(const Node& node, const Edge& edge) const;
   bool keeps_graph() const { return graph_task_.keep_graph_; }
 
   // The tensors that nodes hold, in the order in which they were met, each once.

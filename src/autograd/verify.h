@@ -10,7 +10,7 @@ class Shadow {
  public:
   // Runs the turns [first, end) of the task as they stand.
   Shadow(const Runner& runner, size_t first, size_t end);
-  // InternalError if the nodes gave something else.
+  // InternalError if the nodes gave something else. Lets go of that: a leaf may want the tensor for itself.
   void compare(const Part::Target& target, const at::Tensor& tensor);
 
  private:

@@ -1,6 +1,8 @@
 // Binds the settings and the cache of compiled autograd.
 #include "python/bind_autograd.h"
 
+#include <nanobind/stl/optional.h>
+
 #include "autograd/engine_hook.h"
 #include "runtime/state.h"
 
@@ -9,13 +11,13 @@ namespace nb = nanobind;
 namespace magneto::python {
 namespace {
 
-void set_compiler(nb::object factory) {
+void set_compiler(nb::object factory, std::optional<bool> dynamic) {
   if (factory.is_none())
-    autograd::set_compiler(autograd::Compiler::None, nullptr);
+    autograd::set_compiler(autograd::Compiler::None, nullptr, dynamic);
   else if (factory.is(nb::bool_(true)))
-    autograd::set_compiler(autograd::Compiler::Native, nullptr);
+    autograd::set_compiler(autograd::Compiler::Native, nullptr, dynamic);
   else
-    autograd::set_compiler(autograd::Compiler::Python, factory.ptr());
+    autograd::set_compiler(autograd::Compiler::Python, factory.ptr(), dynamic);
 }
 
 void set_logger(nb::object logger) {
@@ -27,7 +29,8 @@ void set_logger(nb::object logger) {
 }  // namespace
 
 void bind_autograd(nb::module_& module) {
-  module.def("set_autograd_compiler", &set_compiler, nb::arg("factory").none(),
+  autograd::install_door();
+  module.def("set_autograd_compiler", &set_compiler, nb::arg("factory").none(), nb::arg("dynamic").none(),
              "For this thread. None: off; True: native; otherwise a factory of compilers, kept alive by the caller.");
   module.def("set_autograd_logger", &set_logger, nb::arg("logger").none());
   module.def("clear_autograd_cache", &autograd::clear_cache);

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "cpython/ref.h"
+#include "record/method_table.h"
 #include "record/plain_tensor.h"
 #include "record/recorder.h"
 #include "runtime/torch_python.h"
@@ -132,23 +133,10 @@ int set_grad(PyObject* self, PyObject* value, void* closure) {
   return behind_grad.set(self, value, closure);
 }
 
-PyMethodDef* method_table_entry(PyObject* callable) {
-  if (Py_TYPE(callable) == &PyMethodDescr_Type) return reinterpret_cast<PyMethodDescrObject*>(callable)->d_method;
-  if (PyCFunction_CheckExact(callable)) return reinterpret_cast<PyCFunctionObject*>(callable)->m_ml;
-  return nullptr;
-}
-
-py::Ref find(PyObject* module, const char* owner, const char* name) {
-  py::Ref from = owner ? py::Ref::steal(PyObject_GetAttrString(module, owner)) : py::Ref::borrow(module);
-  py::Ref found = from ? py::Ref::steal(PyObject_GetAttrString(from.get(), name)) : py::Ref();
-  if (!found) PyErr_Clear();
-  return found;
-}
-
 // Each returns whether there is nothing left to stand in front of.
 template <size_t i>
 bool install(PyObject* module) {
-  py::Ref callable = find(module, kDoors[i].owner, kDoors[i].name);
+  py::Ref callable = find_in(module, kDoors[i].owner, kDoors[i].name);
   if (!callable) return true;  // not in this version of torch
   PyMethodDef* method = method_table_entry(callable.get());
   if (!method) return false;
@@ -161,7 +149,7 @@ bool install(PyObject* module) {
 }
 
 bool install_grad(PyObject* module) {
-  py::Ref grad = find(module, "TensorBase", "grad");
+  py::Ref grad = find_in(module, "TensorBase", "grad");
   if (!grad || Py_TYPE(grad.get()) != &PyGetSetDescr_Type) return false;
   PyGetSetDef* entry = reinterpret_cast<PyGetSetDescrObject*>(grad.get())->d_getset;
   behind_grad = *entry;

@@ -133,9 +133,10 @@ void Recorder::rewind(const Mark& mark) {
   graph_.ops.erase(graph_.ops.begin() + static_cast<ptrdiff_t>(mark.ops), graph_.ops.end());
   graph_.values.erase(graph_.values.begin() + static_cast<ptrdiff_t>(mark.values), graph_.values.end());
   graph_.states.resize(mark.states);
-  states_.resize(mark.states);
+  if (options_.holds_state) states_.resize(mark.states);
   graph_.constants.resize(mark.constants);
   graph_.constant_tensors.resize(mark.constants);
+  graph_.outputs.resize(mark.outputs);
   for (auto known = known_.begin(); known != known_.end();)
     known = known->second.value < mark.values ? std::next(known) : known_.erase(known);
   auto is_gone = [this](const auto& user) { return !known_.count(user.first); };
@@ -169,7 +170,7 @@ bool Recorder::add_state(const at::Tensor& tensor, State state) {
     return unsupported("an argument is also part of the state");
   }
   if (!add_outside(tensor, state.role, std::move(state.name), graph_.states)) return false;
-  states_.push_back(tensor);
+  if (options_.holds_state) states_.push_back(tensor);
   return true;
 }
 

@@ -72,8 +72,9 @@ struct RecorderOptions {
   bool answers = false;    // a number asked from a tensor is noted, and runs must find the same one
   // Of a trace tensor, the number that it holds where the program really runs; null: nobody knows.
   std::function<std::optional<c10::Scalar>(const at::Tensor&)> answer;
-  bool lines = false;   // note the lines of the user's program
-  bool beside = false;  // the program also really runs, and what it does to real tensors is not ours to put back
+  bool lines = false;       // note the lines of the user's program
+  bool holds_state = true;  // keeps state tensors alive, for states()
+  bool beside = false;      // the program also really runs, and what it does to real tensors is not ours to put back
 };
 
 class Recorder {
@@ -116,9 +117,12 @@ class Recorder {
 
   // How far the recording has come.
   struct Mark {
-    size_t ops, values, states, constants;
+    size_t ops, values, states, constants, outputs;
   };
-  Mark mark() const { return {graph_.ops.size(), graph_.values.size(), states_.size(), graph_.constants.size()}; }
+  Mark mark() const {
+    return {graph_.ops.size(), graph_.values.size(), graph_.states.size(), graph_.constants.size(),
+            graph_.outputs.size()};
+  }
   // Drops what came later, a refusal too. After that only outputs may be added.
   void rewind(const Mark& mark);
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,6 +69,7 @@ struct ThreadState {
   // keeps alive; and how many of them stand on each other.
   autograd::Compiler autograd_compiler{};
   PyObject* autograd_factory = nullptr;
+  std::optional<bool> autograd_dynamic;  // sizes; none: those that have changed
   int backwards = 0;
 };
 ThreadState& thread_state();
@@ -114,6 +116,7 @@ struct ProcessState {
   // Backwards that were captured, and who is told why one was not found; owned, null: nobody.
   std::shared_ptr<autograd::Cache> backward_cache;
   PyObject* autograd_logger = nullptr;
+  int backward_compilers = 0;  // threads that wish for them
   // How many threads are in a backward that magneto.compiled_autograd knows of. Owned by nobody: threads count here
   // without the GIL.
   std::atomic<int> threads_in_backwards{0};

@@ -98,6 +98,12 @@ void throw_python_error(PyObject* type, const std::string& text) {
   throw error;
 }
 
+void throw_set_error() {
+  python_error error;
+  error.persist();
+  throw error;
+}
+
 struct WarningScope::Handler final : c10::WarningHandler {
   void process(const c10::Warning& warning) override { warnings.push_back(warning); }
   std::vector<c10::Warning> warnings;

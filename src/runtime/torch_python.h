@@ -40,6 +40,9 @@ void set_python_error(const std::exception_ptr& error);
 // For use inside kernels: unwinds as an exception that torch's own bindings turn into `type(text)`. Takes the GIL.
 [[noreturn]] void throw_python_error(PyObject* type, const std::string& text);
 
+// The same for the Python error that is set. GIL held.
+[[noreturn]] void throw_set_error();
+
 // Collects torch's warnings of this thread, as torch's own bindings do, and hands them to Python's `warnings`.
 class WarningScope {
  public:
