@@ -2,7 +2,7 @@
 
     python tools/node_members.py <torch's Functions.h> <the file to write>
 
-The build runs it on the header of the torch that Magneto is built against; src/autograd/members.cpp includes the result.
+The build runs it on the header of the torch that it builds against; src/autograd/members.cpp includes the result.
 """
 
 import re

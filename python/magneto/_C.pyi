@@ -789,7 +789,7 @@ class Recording:
 
 def set_autograd_compiler(factory: object | None, dynamic: bool | None) -> None:
     """
-    For this thread. None: off; True: native; otherwise a factory of compilers, kept alive by the caller.
+    For this thread. None: nothing is said; False: off; True: native; otherwise a factory of compilers, kept alive by the caller.
     """
 
 def set_autograd_logger(logger: object | None) -> None: ...

@@ -39,6 +39,22 @@ class _Wishes(threading.local):
 
     compiler: Factory | None = None
     dynamic: bool | None = None
+    is_off = False
+
+    def set(self, compiler: Factory | None, dynamic: bool | None = None, is_off: bool = False) -> None:
+        self.compiler, self.dynamic, self.is_off = compiler, dynamic, is_off
+        _C.set_autograd_compiler(False if is_off else True if compiler is native else compiler, dynamic)
+
+    @contextlib.contextmanager
+    def for_a_while(
+        self, compiler: Factory | None, dynamic: bool | None = None, is_off: bool = False
+    ) -> Iterator[None]:
+        before = self.compiler, self.dynamic, self.is_off
+        self.set(compiler, dynamic, is_off)
+        try:
+            yield
+        finally:
+            self.set(*before)
 
 
 _wishes = _Wishes()
@@ -46,51 +62,39 @@ _logger: Logger | None = None
 
 
 def set_autograd_compiler(compiler: Factory | None) -> Factory | None:
-    """Sets who compiles the backwards of this thread; gives who did before. None: nobody.
+    """Sets who compiles the backwards of this thread; gives who did before. None: nobody is asked to.
 
     ``native`` stands for the native compiler. Otherwise a callable without arguments that makes a compiler: an object
     with ``begin_capture(inputs, sizes)``, ``end_capture(outputs)``, which gives ``(runtime_wrapper, compiled_fn)``, and
     ``close()``.
     """
-    if compiler is not None and not callable(compiler):
-        raise UserTypeError(
-            "set_autograd_compiler expects None, magneto.compiled_autograd.native or a callable that makes a compiler, "
-            f"got {type(compiler).__name__}"
-        )
     before = _wishes.compiler
-    _set(compiler, _wishes.dynamic)
+    _wishes.set(_checked(compiler))
     return before
 
 
-def _set(compiler: Factory | None, dynamic: bool | None) -> None:
-    _wishes.compiler, _wishes.dynamic = compiler, dynamic
-    _C.set_autograd_compiler(True if compiler is native else compiler, dynamic)
-
-
-@contextlib.contextmanager
-def enable(compiler: Factory | None = None, dynamic: bool | None = None) -> Iterator[None]:
+def enable(compiler: Factory | None = None, dynamic: bool | None = None) -> contextlib.AbstractContextManager[None]:
     """Compiles the backwards of this thread inside the block, by the native compiler unless another one is given.
 
     ``dynamic``: None makes a size dynamic once it has changed, True all of them from the start, False none.
     """
     if dynamic is not None and not isinstance(dynamic, bool):
         raise UserTypeError(f"dynamic must be None, True or False, got {type(dynamic).__name__}")
-    before, dynamic_before = set_autograd_compiler(native if compiler is None else compiler), _wishes.dynamic
-    _set(_wishes.compiler, dynamic)
-    try:
-        yield
-    finally:
-        _set(before, dynamic_before)
+    return _wishes.for_a_while(native if compiler is None else _checked(compiler), dynamic)
 
 
-@contextlib.contextmanager
-def disable() -> Iterator[None]:
+def disable() -> contextlib.AbstractContextManager[None]:
     """Leaves the backwards of this thread to autograd's own engine inside the block."""
-    before = set_autograd_compiler(None)
-    try:
-        yield
-    finally:
-        set_autograd_compiler(before)
+    return _wishes.for_a_while(None, is_off=True)
+
+
+def _checked(compiler: Any) -> Factory | None:
+    if compiler is None or callable(compiler):
+        return compiler
+    raise UserTypeError(
+        "expected None, magneto.compiled_autograd.native or a callable that makes a compiler, "
+        f"got {type(compiler).__name__}"
+    )
 
 
 def clear_cache() -> None:

@@ -42,17 +42,20 @@ class Cache {
   void note_hit() { fruitless_ = std::max<int64_t>(0, fruitless_ - kCapturesPerHit); }
   // Whether captures have been in vain for so long that another one hardly pays.
   bool is_in_vain() const { return fruitless_ > kFruitless; }
+  // Whether it does not even pay to look one up; once in a while it does.
+  bool is_given_up() { return is_in_vain() && ++skipped_ % kSkips != 0; }
   // Keeps a backward; drops all others first where there are too many.
   void add(const std::shared_ptr<Branch>& end, std::shared_ptr<const Backward> backward);
   void clear();
 
  private:
-  static constexpr int64_t kFruitless = 64, kCapturesPerHit = 4;
+  static constexpr int64_t kFruitless = 64, kCapturesPerHit = 4, kSkips = 16;
 
   std::shared_ptr<Branch> root_ = std::make_shared<Branch>();
   SilentTypes silent_;
   int64_t kept_ = 0;
   int64_t fruitless_ = 0;  // captures that no hits have made up for
+  int64_t skipped_ = 0;
 };
 
 Cache& cache();

@@ -25,6 +25,9 @@ using torch::autograd::edge_list;
 using torch::autograd::Engine;
 
 constexpr const char* kCounts = "compiled_autograd";
+constexpr const char* kKeepChanging = "graphs keep changing";
+
+bool compiles(Compiler compiler) { return compiler != Compiler::Unsaid && compiler != Compiler::None; }
 
 // The untouched task goes to the engine.
 variable_list leave_to_engine(const NodePtr& root, GraphTask& task) {
@@ -158,12 +161,14 @@ std::optional<variable_list> run(const NodePtr& root, GraphTask& graph_task, con
   {
     py::Gil gil;
     std::string reason = is_alone ? why_left_to_engine(graph_task) : "another thread runs a backward";
+    if (reason.empty() && cache().is_given_up()) reason = kKeepChanging;
     try {
       if (reason.empty()) found = look_up(task, root, graph_task, asked);
     } catch (const std::exception&) {  // which the engine will throw, when it gets there
       reason = "a node that cannot give what it has saved";
     }
-    if (reason.empty() && !found.backward && cache().is_in_vain()) reason = "graphs keep changing";
+    if (reason.empty() && !task->is_on_current_streams()) reason = "nodes that run on another stream";
+    if (reason.empty() && !found.backward && cache().is_in_vain()) reason = kKeepChanging;
     if (!reason.empty()) return note_declined(reason), std::nullopt;
     runner.emplace(*task, runtime::config().compiled_autograd_verify);
     if (found.backward) {
@@ -187,7 +192,7 @@ std::optional<variable_list> run(const NodePtr& root, GraphTask& graph_task, con
 variable_list run_backward(const NodePtr& root, const GraphTask& const_task, bool accumulates, const edge_list& edges) {
   auto& task = const_cast<GraphTask&>(const_task);  // the engine's own, which it has just made
   runtime::ThreadState& thread = runtime::thread_state();
-  if (thread.autograd_compiler == Compiler::None) return leave_to_engine(root, task);
+  if (!compiles(thread.autograd_compiler)) return leave_to_engine(root, task);
   struct Entered {
     runtime::ThreadState& thread;
     std::atomic<int>& threads = runtime::process_state().threads_in_backwards;
@@ -209,17 +214,25 @@ void set_compiler(Compiler compiler, PyObject* factory, std::optional<bool> dyna
   thread.autograd_dynamic = dynamic;
   // It stays if a thread turns it off while another one is in a backward, and then only hands on.
   int& users = runtime::process_state().backward_compilers;
-  users += (compiler != Compiler::None) - (before != Compiler::None);
+  users += compiles(compiler) - compiles(before);
   if (users > 0)
     Engine::set_compiled_autograd(&run_backward);
-  else if (before != Compiler::None && runtime::process_state().threads_in_backwards == 0)
+  else if (compiles(before) && runtime::process_state().threads_in_backwards == 0)
     Engine::set_compiled_autograd(nullptr);
+}
+
+void note_derivation() {
+  Compiler compiler = runtime::thread_state().autograd_compiler;
+  if (compiler == Compiler::Unsaid && runtime::config().compile_backwards)
+    set_compiler(Compiler::ByDefault, nullptr, std::nullopt);
+  else if (compiler == Compiler::ByDefault && !runtime::config().compile_backwards)
+    set_compiler(Compiler::Unsaid, nullptr, std::nullopt);
 }
 
 bool is_hooked() { return runtime::process_state().backward_compilers > 0; }
 
 void keep_hook() {
-  if (runtime::thread_state().autograd_compiler != Compiler::None) Engine::set_compiled_autograd(&run_backward);
+  if (compiles(runtime::thread_state().autograd_compiler)) Engine::set_compiled_autograd(&run_backward);
 }
 
 void clear_cache() { cache().clear(); }

@@ -7,12 +7,16 @@
 
 namespace magneto::autograd {
 
-// What a thread wishes for its backwards.
-enum class Compiler : uint8_t { None, Native, Python };
+// What a thread wishes for its backwards: nothing so far; that nobody compiles them; that the native compiler does; the
+// same, because it has trained a compiled function (config.compile_backwards); or compilers written in Python.
+enum class Compiler : uint8_t { Unsaid, None, Native, ByDefault, Python };
 
 // For this thread; GIL held. `factory`, of Python compilers, is borrowed: whoever sets it keeps it alive.
 // `dynamic`: whether sizes may change between runs; none: those that have changed may.
 void set_compiler(Compiler compiler, PyObject* factory, std::optional<bool> dynamic);
+
+// A compiled function was called in such a way that a backward will follow. GIL held.
+void note_derivation();
 
 // Whether the engine hands backwards to us; and sees to it that it does if this thread wishes so: what torch does for
 // its own compiler may have taken our hook away. GIL held.

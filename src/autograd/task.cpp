@@ -1,6 +1,7 @@
 // How the nodes of a backward are found, in the engine's order, and what is a key.
 #include "autograd/task.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
@@ -106,6 +107,15 @@ bool Task::add_turn(const NodePtr& node, SilentTypes& silent, const OnKey& on_ke
   turns_.push_back({node, call.id, accumulates, call.needed, reason, call.graph_output});
   met_.emplace_back(held_.tensor_args.inputs.size(), held_.all_size_inputs.size());
   return true;
+}
+
+bool Task::is_on_current_streams() const {
+  const std::vector<at::Tensor>& tensors = held_.tensor_args.inputs;
+  if (std::ranges::all_of(tensors, [](const at::Tensor& tensor) { return tensor.is_cpu(); })) return true;
+  return std::ranges::all_of(turns_, [](const Turn& turn) {
+    std::optional<c10::Stream> stream = turn.node->stream();
+    return !stream || *stream == c10::impl::VirtualGuardImpl(stream->device_type()).getStream(stream->device());
+  });
 }
 
 size_t Task::turn_of_tensor(size_t index) const {

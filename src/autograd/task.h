@@ -51,6 +51,9 @@ class Task {
   bool follows(const Node& node, const Edge& edge) const;
   bool keeps_graph() const { return graph_task_.keep_graph_; }
 
+  // Whether all nodes would run on the streams that are current here.
+  bool is_on_current_streams() const;
+
   // The tensors that nodes hold, in the order in which they were met, each once.
   std::vector<at::Tensor>& tensors() { return held_.tensor_args.inputs; }
   // The node at whose turn a tensor, or a size, was first met.

@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 
 #include "autograd/engine_hook.h"
+#include "runtime/replay.h"
 #include "runtime/state.h"
 
 namespace nb = nanobind;
@@ -13,6 +14,8 @@ namespace {
 
 void set_compiler(nb::object factory, std::optional<bool> dynamic) {
   if (factory.is_none())
+    autograd::set_compiler(autograd::Compiler::Unsaid, nullptr, dynamic);
+  else if (factory.is(nb::bool_(false)))
     autograd::set_compiler(autograd::Compiler::None, nullptr, dynamic);
   else if (factory.is(nb::bool_(true)))
     autograd::set_compiler(autograd::Compiler::Native, nullptr, dynamic);
@@ -30,8 +33,11 @@ void set_logger(nb::object logger) {
 
 void bind_autograd(nb::module_& module) {
   autograd::install_door();
+  runtime::on_derivation(&autograd::note_derivation);
   module.def("set_autograd_compiler", &set_compiler, nb::arg("factory").none(), nb::arg("dynamic").none(),
-             "For this thread. None: off; True: native; otherwise a factory of compilers, kept alive by the caller.");
+             "For this thread. None: nothing is said; False: off; True: native; otherwise a factory of compilers, kept "
+             "alive by the "
+             "caller.");
   module.def("set_autograd_logger", &set_logger, nb::arg("logger").none());
   module.def("clear_autograd_cache", &autograd::clear_cache);
   module.def("is_autograd_cache_empty", &autograd::is_cache_empty);

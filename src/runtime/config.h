@@ -25,6 +25,7 @@
   SETTING(int64_t, leave_at_cut, 0, "For tests: let CPython go on at this cut of every program, from 1; 0: none.")   \
   SETTING(int64_t, diverge_at_cut, 0, "For tests: let the checks behind this cut of every program fail; 0: none.")   \
   SETTING(int64_t, cuda_graphs, 8, "Capture graphs with this many kernels or more into CUDA graphs; 0: none.")       \
+  SETTING(bool, compile_backwards, true, "Compile the backwards of threads that have trained a compiled function.")  \
   SETTING(int64_t, compiled_autograd_limit, 256, "Captured backwards kept; one more, and all are dropped.")          \
   SETTING(bool, compiled_autograd_verify, false, "Run nodes beside captured backwards, and raise if they differ.")   \
   SETTING(bool, cuda_graph_copies, true, "Copy results out of CUDA graphs; else they hold until the next call.")

@@ -22,6 +22,8 @@ namespace {
 
 using graph::Role;
 
+void (*derivation_callback)() = nullptr;  // written once, at import
+
 constexpr int64_t kSmallUndo = 1 << 20;  // so many bytes are copied before a run just in case
 
 class Replay final : public Segment {
@@ -193,6 +195,7 @@ bool Replay::run_recorded(PyObject* const* inputs, PyObject** outputs) {
 }
 
 bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
+  if (derives() && derivation_callback) derivation_callback();
   std::optional<Saved> saved;
   try {
     if (undo_ && !is_capturing()) saved = undo_->save(inputs, state_objects_);  // a capture runs nothing
@@ -259,6 +262,8 @@ bool Replay::run_lowered(PyObject* const* inputs, PyObject** outputs) const {
 }
 
 }  // namespace
+
+void on_derivation(void (*callback)()) { derivation_callback = callback; }
 
 std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<PyObject*> state_objects) {
   auto replay = std::make_unique<Replay>(std::move(graph), state_objects);
