@@ -9,7 +9,8 @@ starts with empty caches.
 
 An inference call takes a batch and gives the model's result. A training step takes a batch, gives the loss, and leaves
 gradients in the parameters' `grad`; the optimiser is not part of it. Magneto's graphs come from `magneto.record`, whose
-recording is the first call; `record ms` is its time.
+recording is the first call; `record ms` is its time. The contender `compile` is `magneto.compile` around the model's
+loss, with `loss.backward()` outside, as torch.compile has it.
 """
 
 from __future__ import annotations
@@ -35,16 +36,18 @@ from torch import Tensor, nn
 
 Step = Callable[[Tensor], Any]
 FIRST_CALLS = 12
-CONTENDERS = ("eager", "magneto", "default", "reduce-overhead")
+CONTENDERS = ("eager", "magneto", "compile", "default", "reduce-overhead")
 COLUMNS = {
     "case": "model",
     "eager": "eager ms",
     "default": "tc ms",
     "reduce-overhead": "tc r-o ms",
     "magneto": "magneto ms",
+    "compile": "m.compile ms",
     "default_ready": "tc ready ms",
     "reduce-overhead_ready": "tc r-o ready ms",
     "magneto_ready": "magneto ready ms",
+    "compile_ready": "m.compile ready ms",
     "record": "record ms",
     "gain_over_eager": "eager/magneto",
     "over_peer": "magneto/tc r-o",
@@ -152,6 +155,9 @@ def make_step(name: str, model: nn.Module, training: bool) -> Step:
         return plain_step(model, functools.partial(loss if training else forward, model), training)
     if name == "magneto":
         return MagnetoStep(model, training)
+    if name == "compile":
+        compiled = magneto.compile(loss if training else forward)
+        return plain_step(model, functools.partial(compiled, model), training)
     return peer_step(model, name, training)
 
 
@@ -179,6 +185,9 @@ def measure(case: str, contenders: list[str], repeats: int, calls: int) -> dict[
         turns = [(batch_ms(eager, x, calls), batch_ms(step, x, calls)) for _ in range(repeats)]
         row[f"eager_beside_{contender}"] = min(turn[0] for turn in turns)
         row[contender] = min(turn[1] for turn in turns)
+        if contender == "compile":
+            row["counters"] = {name: dict(group) for name, group in magneto.counters.items()}
+            magneto.reset()
         if isinstance(step, MagnetoStep):
             row["record"], row["ops"] = step.record_ms, len(step.graph)
             row["captured"] = sum(magneto.counters["cuda_graphs"].values()) == 1
@@ -192,6 +201,8 @@ def measure(case: str, contenders: list[str], repeats: int, calls: int) -> dict[
         torch.cuda.empty_cache()
     if "magneto" in row and "eager" in row:
         row["gain_over_eager"] = row["eager_beside_magneto"] / row["magneto"]
+    if "compile" in row and "default" in row:
+        row["compile_over_default"] = row["compile"] / row["default"]
     if "magneto" in row and "reduce-overhead" in row:
         row["over_peer"] = row["magneto"] / row["reduce-overhead"]
     return row
@@ -204,6 +215,8 @@ def goals(rows: list[dict[str, Any]]) -> list[Any]:
     return [
         worst("steady call over that of torch.compile's reduce-overhead", "over_peer", 1.05),
         worst("ms until the steady state", "magneto_ready", 100),
+        worst("steady call of magneto.compile over that of torch.compile", "compile_over_default", 1.0),
+        worst("ms until the steady state of magneto.compile", "compile_ready", 500),
     ]
 
 

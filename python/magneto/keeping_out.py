@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar, cast, overload
 
+import torch
 from torch import nn
 
 from magneto import _C
@@ -173,3 +174,11 @@ class set_stance:  # a function to its users, hence the name
                 _C.set_stance(before)
 
         return cast(F, _scoped(in_stance, "skip"))
+
+
+# ---- what the machine has
+
+# Autocast asks this each time it is entered, through calls of the driver that a capture does not understand.
+assume_constant_result(torch.cuda.is_available)
+assume_constant_result(torch.cuda.is_bf16_supported)
+assume_constant_result(torch.cuda.amp.common.amp_definitely_not_available)

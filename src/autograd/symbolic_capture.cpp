@@ -387,6 +387,8 @@ class SymbolicCapture {
         for (; end < turns.size() && !turns[end].why_opaque; ++end) trace.run(end);
       } catch (const Refused& refused) {
         reason = refused.reason;
+      } catch (const c10::Error& error) {
+        reason = "tracing failed: " + error.msg();
       } catch (const std::exception& error) {
         reason = "tracing failed: " + std::string(error.what());
       }

@@ -139,7 +139,7 @@ void Recorder::rewind(const Mark& mark) {
   graph_.outputs.resize(mark.outputs);
   for (auto known = known_.begin(); known != known_.end();)
     known = known->second.value < mark.values ? std::next(known) : known_.erase(known);
-  auto is_gone = [this](const auto& user) { return !known_.count(user.first); };
+  auto is_gone = [this](const auto& user) { return !known_.count(user.tensor); };
   for (auto& [_, users] : storages_)
     users.tensors.erase(std::remove_if(users.tensors.begin(), users.tensors.end(), is_gone), users.tensors.end());
   refusal_.reset();
@@ -259,6 +259,10 @@ const ValueId* Recorder::find(const at::Tensor& tensor) {
   return found != known_.end() ? &found->second.value : find_by_storage(tensor);
 }
 
+bool Recorder::User::is_at(const at::Tensor& other) const {
+  return same_offset(offset, other.sym_storage_offset()) && is_conj == other.is_conj() && is_neg == other.is_neg();
+}
+
 // Autograd's view bookkeeping may replace a kernel's result by a shallow copy and drop the original. So a tensor that
 // looks exactly like a result that is gone, over the same memory, is that result. What autograd saved for the backward
 // comes back as a shallow copy, too, whose original may be alive: to an operator they are the same.
@@ -267,8 +271,8 @@ const ValueId* Recorder::find_by_storage(const at::Tensor& tensor) {
   auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
   if (users == storages_.end()) return nullptr;
   for (auto user = users->second.tensors.rbegin(); user != users->second.tensors.rend(); ++user) {
-    const Known& known = known_.at(user->first);
-    if (!same_offset(user->second, tensor.sym_storage_offset())) continue;
+    const Known& known = known_.at(user->tensor);
+    if (!user->is_at(tensor)) continue;
     if (!looks_like(tensor, graph_.values[known.value])) continue;
     if (!options_.gradients && !known.tensor.expired()) continue;
     learn(tensor, known.value);
@@ -411,7 +415,7 @@ bool Recorder::take_result(graph::Op& noted, uint32_t position, int32_t item, co
   ValueId value = learn(tensor, add_value(Role::Result, tensor));
   noted.results.push_back({position, item, value});
   StorageUsers& users = place(tensor, value);
-  users.tensors.emplace_back(tensor.unsafeGetTensorImpl(), tensor.sym_storage_offset());
+  users.tensors.emplace_back(tensor);
   if (info.allocates) {
     users.unwritten = true;
     ++unwritten_;

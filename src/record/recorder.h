@@ -185,12 +185,25 @@ class Recorder {
     WeakTensor tensor;
     graph::ValueId value;
   };
+  // A result that lives in some memory.
+  struct User {
+    explicit User(const at::Tensor& result)
+        : tensor(result.unsafeGetTensorImpl()),
+          offset(result.sym_storage_offset()),
+          is_conj(result.is_conj()),
+          is_neg(result.is_neg()) {}
+    bool is_at(const at::Tensor& other) const;
+
+    c10::TensorImpl* tensor;
+    c10::SymInt offset;
+    bool is_conj, is_neg;
+  };
   struct StorageUsers {
     StorageUsers(WeakStorage held, graph::ValueId first) : storage(std::move(held)), memory(first) {}
     WeakStorage storage;
-    graph::ValueId memory;                                                  // the first value that lives here
-    c10::SmallVector<std::pair<c10::TensorImpl*, c10::SymInt>, 1> tensors;  // with their storage offsets, oldest first
-    bool unwritten = false;  // allocated by a recorded operator, and no recorded operator wrote to it
+    graph::ValueId memory;              // the first value that lives here
+    c10::SmallVector<User, 1> tensors;  // oldest first
+    bool unwritten = false;             // allocated by a recorded operator, and no recorded operator wrote to it
   };
 
   void decompose(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKeySet keys,
