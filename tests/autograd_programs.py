@@ -436,6 +436,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "many uses": function(lambda x: (x.sin(), x * x + x.exp() * x, x.cos() - x), (3,)),
     "mixed types": function(lambda x, y: x.double() * y + y.to(torch.bfloat16).float(), (3,), (3,)),
     "complex numbers": function(lambda x: (x * x.conj() + x.real, x.abs(), x.angle()), (3,), dtype=torch.complex128),
+    "conjugates of what is saved": function(lambda x, y: y * x.reciprocal(), (3,), (3,), dtype=torch.complex64),
     "views": function(lambda x: (x.t()[1], x.reshape(-1)[2:7], x.expand(2, 3, 4), x.diagonal(), x[..., None]), (3, 4)),
     "aliased gradients": function(lambda x, y, z: x + y.reshape(6) + z.t().reshape(6), (6,), (2, 3), (2, 3)),
     "expanded gradients": function(lambda x, y: x.expand(3, 4).sum() + y.sum(), (4,), (2, 2)),

@@ -38,6 +38,7 @@ tally: collections.Counter[str] = collections.Counter()
 
 @pytest.fixture(autouse=True)
 def fresh_start() -> Iterator[None]:
+    compiled_autograd.set_autograd_compiler(None)
     magneto.reset()
     yield
     assert compiled_autograd.set_autograd_compiler(None) is None, "the test left it enabled"

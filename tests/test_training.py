@@ -420,6 +420,42 @@ def test_a_whole_step_is_captured_no_more_after_some_calls(extra: str) -> None:
     assert len(set(captures_of_steps("adam", extra)[SETTLED:])) == 1
 
 
+# ---- backwards
+
+
+def test_the_backwards_of_a_compiled_function_are_compiled_unless_that_is_not_wished() -> None:
+    magneto.reset()
+    weight = torch.randn(4, 4, requires_grad=True)
+    call = magneto.compile(lambda x: (x @ weight).sin() * 2)
+
+    def counted() -> tuple[int, int]:
+        before = dict(magneto.counters["compiled_autograd"])
+        for _ in range(3):
+            call(torch.randn(2, 4)).sum().backward()
+        after = magneto.counters["compiled_autograd"]
+        return tuple(after[name] - before.get(name, 0) for name in ("captures", "hits"))
+
+    assert counted() == (1, 2)
+    with magneto.compiled_autograd.disable():
+        assert counted() == (0, 0)
+    assert counted() == (0, 3)
+    with magneto.config.patch(compile_backwards=False):
+        assert counted() == (0, 0)
+
+
+def test_casts_of_weights_are_not_differentiated_where_nobody_asks_for_gradients() -> None:
+    layer = nn.Linear(4, 4)
+
+    @magneto.compile
+    def cast(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return layer(x)
+
+    with torch.no_grad():
+        told = magneto.explain(cast)(torch.randn(2, 4))
+    assert "_to_copy" in str(told.graphs[0]) and "derives" not in str(told.graphs[0])
+
+
 # ---- operators
 
 # What they return, or the last bits of it, depends on what memory held before.

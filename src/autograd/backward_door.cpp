@@ -55,7 +55,7 @@ PyObject* run_backward(PyObject* self, PyObject* arguments, PyObject* keywords) 
 
 void install_door() {
   py::Ref module = py::Ref::steal(PyImport_ImportModule("torch._C"));
-  py::Ref method = module ? record::find_in(module.get(), "_EngineBase", "run_backward") : py::Ref();
+  py::Ref method = module ? record::find_in(module.get(), "_ImperativeEngine", "run_backward") : py::Ref();
   PyErr_Clear();
   PyMethodDef* entry = method ? record::method_table_entry(method.get()) : nullptr;
   if (!entry || entry->ml_flags != (METH_VARARGS | METH_KEYWORDS)) return;  // threads get in each other's way then

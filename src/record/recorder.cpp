@@ -124,8 +124,10 @@ void Recorder::refuse(Refusal::Kind kind, std::string reason) {
 bool Recorder::unsupported(std::string reason) { return refuse(Refusal::Unsupported, std::move(reason)), false; }
 bool Recorder::data_dependent(std::string reason) { return refuse(Refusal::DataDependent, std::move(reason)), false; }
 
+// Autocast lets autograd take part in casts that nobody differentiates.
 graph::Graph Recorder::take_graph() {
   stop();
+  for (graph::Op& op : graph_.ops) op.derives &= gives_gradients_;
   return std::move(graph_);
 }
 
@@ -202,6 +204,7 @@ bool Recorder::add_output(const at::Tensor& tensor) {
   if (!options_.gradients && tensor.requires_grad() && !is_derived(*value)) {
     return unsupported("an output with a gradient that no recorded operator leads to");
   }
+  gives_gradients_ |= tensor.requires_grad();
   graph_.outputs.push_back(*value);
   return true;
 }
@@ -477,6 +480,7 @@ void Recorder::note_derived(const graph::Op& noted) {
   for (const TensorRef& result : noted.results) note(result.value);
   for (const TensorRef& tensor : noted.tensors) {
     if (!noted.info->written[tensor.position]) continue;
+    gives_gradients_ |= graph_.values[graph_.values[tensor.value].memory].role != Role::Result;
     for (ValueId value = 0; value < graph_.values.size(); ++value)
       if (graph_.values[value].memory == graph_.values[tensor.value].memory) note(value);
   }

@@ -235,6 +235,7 @@ class Recorder {
   const bool inference_at_start_;
   bool had_effect_ = false;  // a recorded operator changed something that outlives a run
   bool has_drawn_ = false;
+  bool gives_gradients_ = false;  // an output, or something older that was changed, is to be differentiated
   FixedContents fixed_;
   std::vector<at::Tensor> states_;
   std::vector<graph::ValueId> derived_;                       // results of operators that autograd took part in, sorted

@@ -268,7 +268,10 @@ void on_derivation(void (*callback)()) { derivation_callback = callback; }
 std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<PyObject*> state_objects) {
   auto replay = std::make_unique<Replay>(std::move(graph), state_objects);
   const graph::Graph& prepared = replay->graph();
-  if (replay->derives()) return replay;
+  if (replay->derives()) {
+    if (derivation_callback) derivation_callback();
+    return replay;
+  }
   return with_cuda_graph(std::move(replay), prepared, std::move(state_objects));
 }
 
