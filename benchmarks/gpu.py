@@ -37,6 +37,7 @@ from torch import Tensor, nn
 Step = Callable[[Tensor], Any]
 FIRST_CALLS = 12
 CONTENDERS = ("eager", "magneto", "compile", "default", "reduce-overhead")
+TOLD = ("stats", "eager", "cuda_graphs", "cuda_graphs_refused", "compiled_autograd", "compiled_autograd_declined")
 COLUMNS = {
     "case": "model",
     "eager": "eager ms",
@@ -186,7 +187,7 @@ def measure(case: str, contenders: list[str], repeats: int, calls: int) -> dict[
         row[f"eager_beside_{contender}"] = min(turn[0] for turn in turns)
         row[contender] = min(turn[1] for turn in turns)
         if contender == "compile":
-            row["counters"] = {name: dict(group) for name, group in magneto.counters.items()}
+            row["counters"] = {name: dict(magneto.counters[name]) for name in TOLD if name in magneto.counters}
             magneto.reset()
         if isinstance(step, MagnetoStep):
             row["record"], row["ops"] = step.record_ms, len(step.graph)
