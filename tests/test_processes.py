@@ -102,6 +102,42 @@ class Transformed(Dataset):
         return result, magneto.counters["stats"]["hits"]
 
 
+class Waits(torch.autograd.Function):
+    """Its backward waits until it may go on."""
+
+    begins, goes_on = threading.Event(), threading.Event()
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        Waits.begins.set()
+        Waits.goes_on.wait(20)
+        return gradient
+
+
+def test_a_child_forked_while_another_thread_is_in_a_backward_compiles_its_own() -> None:
+    def train(function: Callable[[Tensor], Tensor]) -> None:
+        with torch.enable_grad(), magneto.compiled_autograd.enable():
+            function(torch.ones(2, requires_grad=True)).sum().backward()
+
+    def work() -> bool:
+        for _ in range(2):
+            train(torch.sin)
+        return dict(magneto.counters["compiled_autograd"]) == {"captures": 1, "hits": 1}
+
+    thread = threading.Thread(target=train, args=(Waits.apply,))
+    thread.start()
+    try:
+        assert Waits.begins.wait(20)
+        assert in_a_child(work)
+    finally:
+        Waits.goes_on.set()
+        thread.join()
+
+
 @pytest.mark.parametrize("warm", [False, True])
 def test_workers_of_a_data_loader_compile_and_use_compiled_models(warm: bool) -> None:
     original = model()

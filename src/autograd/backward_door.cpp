@@ -3,6 +3,7 @@
 // The engine holds for an instant, while it enters a backward, that nobody else may enter one that is compiled, and
 // raises NotImplementedError to another thread that does. Nothing has run by then, and so the call is made again.
 #include <Python.h>
+#include <pthread.h>
 #include <sched.h>
 
 #include <cstring>
@@ -51,9 +52,15 @@ PyObject* run_backward(PyObject* self, PyObject* arguments, PyObject* keywords) 
   }
 }
 
+// The other threads, and their backwards, are the parent's.
+void forget_other_threads() {
+  runtime::process_state().threads_in_backwards = runtime::thread_state().backwards > 0 ? 1 : 0;
+}
+
 }  // namespace
 
 void install_door() {
+  pthread_atfork(nullptr, nullptr, &forget_other_threads);
   py::Ref module = py::Ref::steal(PyImport_ImportModule("torch._C"));
   py::Ref method = module ? record::find_in(module.get(), "_ImperativeEngine", "run_backward") : py::Ref();
   PyErr_Clear();
