@@ -99,3 +99,10 @@ def fresh() -> Iterator[None]:
     with torch.no_grad():
         yield
     magneto.reset()
+
+
+@pytest.fixture(autouse=True)
+def nobody_compiles_backwards() -> None:
+    """As when a process begins: what one test has trained does not decide how backwards of the next one run."""
+    if package := sys.modules.get("magneto"):
+        package.compiled_autograd.set_autograd_compiler(None)

@@ -135,8 +135,20 @@ def test_training_equals_eager(name: str, optimizer: str) -> None:
         return itertools.islice(train(wrap(model), model, loss_of, optimizer), STEPS)
 
     _, graphs, hits = check(story)
+    assert magneto.counters["compiled_autograd"]["hits"] >= STEPS - 2 or not hits
     may_be_eager = name in ("t5", "mixtral") or (name in ZOO and name not in LABELLED)  # t5's cache copies objects
     assert (graphs and hits >= STEPS - 2) or may_be_eager
+
+
+@pytest.mark.skipif(not models.has_transformers(), reason="transformers is not installed")
+def test_the_losses_of_a_long_training_equal_eager() -> None:
+    def story(wrap: Wrap) -> Iterator[Any]:
+        model, loss_of = training_of("zoo gpt2")
+        for loss, *_ in itertools.islice(train(wrap(model), model, loss_of), 200):
+            yield loss
+
+    _, graphs, hits = check(story)
+    assert graphs and hits >= 198 and magneto.counters["compiled_autograd"]["hits"] >= 198
 
 
 # ---- single features: what happens in each of some calls
