@@ -12,6 +12,7 @@
 #include "record/plain_tensor.h"
 #include "record/trace_recorder.h"
 #include "runtime/errors.h"
+#include "runtime/raw_tensors.h"
 
 namespace magneto::autograd {
 
@@ -65,23 +66,25 @@ class Swapped {
   Swapped(const Turn& turn, const std::vector<Size>& sizes, const TensorFor& tensor_for, const SizeFor& size_for)
       : members_(members_of(*turn.node)) {
     if (!members_.is_complete) throw Refused{"a node of a type that torch does not generate"};
+    // Whatever throws does so before anything is changed.
+    std::vector<std::pair<SavedVariable*, SavedVariable>> tensors;
     for (SavedVariable* saved : members_.tensors) {
       at::Tensor tensor = saved->unpack(turn.node);
-      if (!tensor.defined()) continue;
-      at::Tensor instead = tensor_for(tensor);
-      tensors_.emplace_back(saved, std::move(*saved));
-      *saved = SavedVariable(instead, false);
+      if (tensor.defined()) tensors.emplace_back(saved, SavedVariable(tensor_for(tensor), false));
     }
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      if (sizes[i].is_fixed()) continue;
-      c10::SymInt instead = size_for(sizes[i]);
-      sizes_.emplace_back(members_.sizes[i], std::exchange(*members_.sizes[i], std::move(instead)));
-    }
+    std::vector<std::pair<c10::SymInt*, c10::SymInt>> numbers;
+    for (size_t i = 0; i < sizes.size(); ++i)
+      if (!sizes[i].is_fixed()) numbers.emplace_back(members_.sizes[i], size_for(sizes[i]));
+    tensors_ = std::move(tensors);
+    sizes_ = std::move(numbers);
+    for (auto& [place, instead] : tensors_) std::swap(*place, instead);
+    for (auto& [place, instead] : sizes_) std::swap(*place, instead);
     recompute();
   }
+  // Backwards: two edges may lead to one gradient, whose sizes are then swapped twice.
   ~Swapped() {
-    for (auto& [place, saved] : tensors_) *place = std::move(saved);
-    for (auto& [place, size] : sizes_) *place = std::move(size);
+    for (auto& [place, original] : tensors_ | std::views::reverse) std::swap(*place, original);
+    for (auto& [place, original] : sizes_ | std::views::reverse) std::swap(*place, original);
     recompute();
   }
   Swapped(const Swapped&) = delete;
@@ -313,6 +316,23 @@ Stage Trace::finish(size_t end) {
 
 // ---- the whole
 
+// Tracing counts writes that never happen.
+class Versions {
+ public:
+  explicit Versions(const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors)
+      if (tensor.defined() && !tensor.is_inference()) versions_.emplace_back(tensor, runtime::version_of(tensor));
+  }
+  ~Versions() {
+    for (auto& [tensor, version] : versions_) runtime::set_version(tensor, version);
+  }
+  Versions(const Versions&) = delete;
+  Versions& operator=(const Versions&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, uint32_t>> versions_;
+};
+
 class SymbolicCapture {
  public:
   SymbolicCapture(Runner& runner, const SymbolicOptions& options, const OnOpaque& on_opaque)
@@ -382,6 +402,7 @@ class SymbolicCapture {
     std::optional<Stage> stage;
     {
       py::Gil gil;  // operators without a shape rule may be asked in Python
+      Versions versions(task_.tensors());
       Trace trace(runner_, first, held_, *backward_, symbols_.values(), factory_ != nullptr);
       try {
         for (; end < turns.size() && !turns[end].why_opaque; ++end) trace.run(end);
