@@ -82,6 +82,12 @@ def goal(name: str, values: Sequence[tuple[float, str]], limit: str, bound: floa
     return Goal(f"{name} (worst: {case})", round(worst, 3), f"{limit} {bound:g}", met)
 
 
+def goal_of(rows: Sequence[dict[str, Any]], name: str, figure: str, limit: str, bound: float, case: str = "") -> Goal:
+    """A goal for a figure of all rows that have it, or of one case."""
+    found = [(row[figure], row["case"]) for row in rows if figure in row and case in ("", row["case"])]
+    return goal(name, found, limit, bound)
+
+
 def machine() -> dict[str, Any]:
     """What a reader must know about the hardware."""
     model = platform.processor() or platform.machine()

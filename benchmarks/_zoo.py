@@ -71,6 +71,12 @@ def first_call(model: Model, compiler: Callable[[Any], Any]) -> FirstCall:
     return FirstCall(eager, calling, compiling, made[0])
 
 
+def small_layers() -> tuple[torch.nn.Module, Any]:
+    """Twenty layers and their arguments; around their kernels there is much to save."""
+    layers = [layer for _ in range(20) for layer in (torch.nn.Linear(32, 32), torch.nn.ReLU())]
+    return torch.nn.Sequential(*layers), ((torch.randn(4, 32),), {})
+
+
 @contextlib.contextmanager
 def collector_off() -> Iterator[None]:
     """As timeit does: a collection that happens to start in a call is not part of it."""

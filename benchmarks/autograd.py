@@ -23,8 +23,8 @@ from typing import Any
 
 import magneto
 import torch
-from _common import Goal, Options, cpu_ms, finish, goal, least, table, with_progress
-from _zoo import collector_off, prepare
+from _common import Goal, Options, cpu_ms, finish, goal_of, least, table, with_progress
+from _zoo import collector_off, prepare, small_layers
 from magneto import compiled_autograd
 from torch import nn
 from zoo import compare, models
@@ -50,11 +50,6 @@ LEAST_MS = 0.01  # what can be told from nothing
 Enter = Callable[[], AbstractContextManager[Any]]
 
 
-def mlp() -> tuple[nn.Module, Any]:
-    layers = [layer for _ in range(20) for layer in (nn.Linear(32, 32), nn.ReLU())]
-    return nn.Sequential(*layers), ((torch.randn(4, 32),), {})
-
-
 def encoder() -> tuple[nn.Module, Any]:
     layer = nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True)
     return nn.TransformerEncoder(layer, 6, enable_nested_tensor=False), ((torch.randn(2, 64, 256),), {})
@@ -65,7 +60,7 @@ def bert() -> tuple[nn.Module, Any]:
     return model, make_inputs(0, 0)
 
 
-CASES = {"MLP-20": mlp, "TransformerEncoder x6": encoder, "BERT": bert}
+CASES = {"MLP-20": small_layers, "TransformerEncoder x6": encoder, "BERT": bert}
 
 
 def incumbent(dynamic: bool) -> Enter:
@@ -96,7 +91,10 @@ class Backward:
         return spent
 
     def first_ms(self, name: str, enter: Enter) -> float:
-        forget_peers() if name in PEERS else compiled_autograd.clear_cache()
+        if name in PEERS:
+            forget_peers()
+        else:
+            compiled_autograd.clear_cache()
         return self.ms(enter)
 
     def gradients(self, enter: Enter) -> list[Any]:
@@ -144,9 +142,7 @@ def measure(case: str, contenders: dict[str, Enter], repeats: int) -> dict[str, 
 
 
 def goals(rows: list[dict[str, Any]]) -> list[Goal]:
-    def of(name: str, figure: str, limit: str, bound: float) -> Goal:
-        return goal(name, [(row[figure], row["case"]) for row in rows if figure in row], limit, bound)
-
+    of = functools.partial(goal_of, rows)
     return [
         of("torch's first compiled backward over ours", "first_gain", ">=", 100),
         of("the same of what they take longer than an eager one", "beyond_gain", ">=", 100),

@@ -21,7 +21,7 @@ from typing import Any
 
 import magneto
 import torch
-from _common import Goal, Options, finish, goal, least, table, us, with_progress
+from _common import Goal, Options, finish, goal_of, least, table, us, with_progress
 from _zoo import collector_off, prepare
 from zoo import harness, models
 
@@ -132,10 +132,7 @@ def measure_incumbent(contests: list[Contest], inductor: bool, repeats: int) -> 
 
 
 def goals(rows: list[dict[str, Any]]) -> list[Goal]:
-    def of(name: str, figure: str, limit: str, bound: float, case: str = "") -> Goal:
-        found = [(row[figure], row["case"]) for row in rows if figure in row and case in ("", row["case"])]
-        return goal(name, found, limit, bound)
-
+    of = functools.partial(goal_of, rows)
     return [
         of("x + 1 over eager in us", "over_eager_us", "<=", 1, "x + 1"),
         of("50 layers, in eager's time", "per_eager", "<=", 0.5, "50 layers"),

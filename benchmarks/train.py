@@ -13,14 +13,15 @@ Models: 20 small layers, and models of the zoo with two layers each. The loss is
 from __future__ import annotations
 
 import copy
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import magneto
 import torch
-from _common import Goal, Options, cpu_ms, finish, goal, interleaved_minima, table, with_progress
-from _zoo import add_models, collector_off, load_incumbent, parse, prepare
+from _common import Goal, Options, cpu_ms, finish, goal_of, interleaved_minima, table, with_progress
+from _zoo import add_models, collector_off, load_incumbent, parse, prepare, small_layers
 from zoo import harness, models
 from zoo.compare import tensors
 
@@ -64,18 +65,13 @@ class Contender:
         self.optimizer.zero_grad()
 
 
-def small() -> tuple[torch.nn.Module, Any]:
-    stack = [layer for _ in range(20) for layer in (torch.nn.Linear(32, 32), torch.nn.ReLU())]
-    return torch.nn.Sequential(*stack), ((torch.randn(4, 32),), {})
-
-
 def from_zoo(name: str) -> tuple[torch.nn.Module, Any]:
     model, make_inputs = models.get(name)
     return model, make_inputs(0, 0)
 
 
 def measure(case: str, compilers: dict[str, Callable[[Any], Any]], repeats: int) -> dict[str, Any]:
-    model, inputs = small() if case == SMALL else from_zoo(case)
+    model, inputs = small_layers() if case == SMALL else from_zoo(case)
     row: dict[str, Any] = {"case": case, "unit": "ms"}
     eager = Contender(model, inputs, lambda module: module)
     for _ in range(3):
@@ -99,10 +95,7 @@ def measure(case: str, compilers: dict[str, Callable[[Any], Any]], repeats: int)
 
 
 def goals(rows: list[dict[str, Any]]) -> list[Goal]:
-    def of(name: str, figure: str, limit: str, bound: float, case: str = "") -> Goal:
-        found = [(row[figure], row["case"]) for row in rows if figure in row and case in ("", row["case"])]
-        return goal(name, found, limit, bound)
-
+    of = functools.partial(goal_of, rows)
     return [
         of('torch.compile(backend="aot_eager") over ours, cold', "cold_ratio", ">=", 30),
         of("an eager step over ours, small models", "speedup", ">=", 1.15, SMALL),

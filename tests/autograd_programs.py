@@ -22,6 +22,7 @@ from torch.autograd import Function, graph
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint as checkpoints
 from zoo import compare
+from zoo.compare import raised_by
 
 STEPS = 5
 
@@ -131,14 +132,6 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def gradients(module: nn.Module) -> list[Tensor | None]:
     return [parameter.grad for parameter in module.parameters()]
-
-
-def raised_by(call: Callable[[], Any]) -> BaseException | None:
-    try:
-        call()
-    except BaseException as error:  # the kind of error is part of what is compared
-        return error
-    return None
 
 
 def backward(outputs: Any, **options: Any) -> list[Tensor]:
@@ -257,6 +250,27 @@ MLP = MODELS["mlp"]
 enter("gradients set to zero", training(*MLP, clear=lambda made, _: made.zero_grad(set_to_none=False)), captures=2)
 enter("gradients never cleared", training(*MLP, clear=lambda *_: None), captures=2)
 enter("gradients of two steps", training(*MLP, clear=every_other, steps=8), captures=2)
+
+
+@captured(times=None)
+def gradients_of_leaves_that_are_added_to_later(index: int) -> Any:
+    """A gradient goes to a leaf and to a node where another one is added to it, in place if nobody else has it."""
+    a, b, c = leaf(3, 4), leaf(4), leaf(3, 4)
+    if index % 2:
+        b.grad = torch.ones(4)
+    y, z = c.sin(), c.cos()[:1]
+    ends = (y * 2, z * 3, (a + y) * 5, (b.unsqueeze(0) + z) * 7)
+    backward(ends)
+    asked = torch.autograd.grad((a * 2 + a.exp()) * 3, [a], torch.ones(3, 4), retain_graph=True)
+    return a.grad, b.grad, c.grad, asked
+
+
+@captured(times=None)
+def gradients_asked_for_where_others_are_added(_: int) -> Any:
+    x = leaf(3, 4)
+    y = x.sin()
+    z = y * 2 + y.norm()
+    return torch.autograd.grad(z.exp(), [x, y, z], torch.randn(3, 4))
 
 
 @captured(times=2)

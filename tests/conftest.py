@@ -41,6 +41,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts of listings anew")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--full"):
+        os.environ["MAGNETO_TEST_FULL"] = "1"  # for modules that look while they are imported, also in other processes
+
+
 # Tests of the package that mean something where calls cannot be captured.
 WITHOUT_CAPTURE = {
     "test_config.py",
@@ -106,3 +111,16 @@ def nobody_compiles_backwards() -> None:
     """As when a process begins: what one test has trained does not decide how backwards of the next one run."""
     if package := sys.modules.get("magneto"):
         package.compiled_autograd.set_autograd_compiler(None)
+
+
+@pytest.fixture
+def fresh_autograd() -> Iterator[None]:
+    """No backward is compiled or counted before and after the test, which leaves no compiler set."""
+    import magneto
+    from magneto import compiled_autograd
+
+    magneto.reset()
+    yield
+    assert compiled_autograd.set_autograd_compiler(None) is None, "the test left it enabled"
+    compiled_autograd.set_verbose_logger(None)
+    magneto.reset()

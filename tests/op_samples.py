@@ -29,4 +29,18 @@ for _kind, _call in _calls:
 common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 op_db = common_methods_invocations.op_db
 
-__all__ = ["op_db"]
+# What these return, or the last bits of it, depends on what memory held before.
+_UNDEFINED = (
+    "empty",
+    "new_empty",
+    "empty_like",
+    "empty_strided",
+    "empty_permuted",
+    "new_empty_strided",
+    "linalg.lstsq",
+)
+differentiable = [
+    op for op in op_db if op.supports_autograd and torch.float32 in op.dtypes and op.name not in _UNDEFINED
+]
+
+__all__ = ["differentiable", "op_db"]

@@ -16,7 +16,7 @@ import magneto
 import pytest
 import torch
 import torch.nn.functional as F
-from autograd_programs import backward, leaf, mlp, noted, raised_by
+from autograd_programs import backward, leaf, mlp, noted
 from magneto import compiled_autograd
 from test_compiled_autograd import Refused, Taping, counts, plain, refuse
 from test_leaks import assert_flat
@@ -24,6 +24,7 @@ from test_threads import in_threads
 from torch import Tensor, nn
 from torch.autograd import Function
 from zoo import harness
+from zoo.compare import raised_by
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -37,13 +38,9 @@ tally: collections.Counter[str] = collections.Counter()
 
 
 @pytest.fixture(autouse=True)
-def fresh_start() -> Iterator[None]:
-    compiled_autograd.set_autograd_compiler(None)
-    magneto.reset()
+def counted(fresh_autograd: None) -> Iterator[None]:
     yield
-    assert compiled_autograd.set_autograd_compiler(None) is None, "the test left it enabled"
     tally.update(dict(magneto.counters["compiled_autograd"]))
-    magneto.reset()
 
 
 # ---- random programs

@@ -8,6 +8,7 @@ import gc
 import subprocess
 import sys
 import textwrap
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,7 +28,6 @@ from autograd_programs import (
     hooked,
     leaf,
     mlp,
-    raised_by,
 )
 from magneto import compiled_autograd
 from test_threads import in_threads
@@ -35,18 +35,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from zoo.compare import raised_by
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(autouse=True)
-def fresh_start() -> Iterator[None]:
-    compiled_autograd.set_autograd_compiler(None)
-    magneto.reset()
-    yield
-    assert compiled_autograd.set_autograd_compiler(None) is None, "the test left it enabled"
-    compiled_autograd.set_verbose_logger(None)
-    magneto.reset()
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_autograd")]
 
 
 def counts() -> tuple[int, int, int]:
@@ -482,6 +473,32 @@ def test_what_was_set_before_is_set_again_even_after_an_error() -> None:
     assert current(None) is factory
     with compiled_autograd.enable():
         assert current(native) is native
+
+
+def test_hooks_of_a_root_that_is_not_needed_are_called_while_another_thread_compiles() -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def compile_meanwhile() -> None:
+        with compiled_autograd.enable():
+            begun.set()
+            done.wait()
+
+    def retained() -> Tensor | None:
+        x, other = leaf(3), leaf(3)
+        (y := x * 2).retain_grad()
+        y.backward(torch.ones(3), inputs=[other])
+        return y.grad
+
+    alone = retained()
+    thread = threading.Thread(target=compile_meanwhile)
+    thread.start()
+    begun.wait()
+    try:
+        beside = retained()
+    finally:
+        done.set()
+        thread.join()
+    assert alone is not None and beside is not None and torch.equal(alone, beside)
 
 
 def test_it_belongs_to_the_thread() -> None:

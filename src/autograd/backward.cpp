@@ -5,17 +5,8 @@
 
 #include "autograd/python_compiler.h"
 #include "autograd/verify.h"
-#include "cpython/gil.h"
 
 namespace magneto::autograd {
-
-SharedObject share(PyObject* object) {
-  if (!object) return nullptr;
-  return SharedObject(Py_NewRef(object), [](PyObject* shared) {
-    py::Gil gil;
-    Py_DECREF(shared);
-  });
-}
 
 Part::Part() = default;
 Part::~Part() = default;
@@ -67,7 +58,7 @@ std::string Backward::why_not(Task& task) const {
     if (was == now) return "the strides, type or device of a tensor" + at(task.turn_of_tensor(i)) + " changed";
     return "the size of a tensor" + at(task.turn_of_tensor(i)) + " is " + now + ", was " + was;
   }
-  return state->holds() ? "other tensors share their memory" : state->explain();
+  return state->holds() ? "tensors share their memory, or lie in it, in another way" : state->explain();
 }
 
 // ---- running
@@ -104,14 +95,6 @@ at::Tensor* find(const Part::Source& source, Runner& runner) {
   return nullptr;
 }
 
-// The numbers that operators take. False: what was captured does not hold for these sizes.
-bool bind_sizes(const Part& part, const SymbolValues& values, const runtime::Slots& slots, runtime::Numbers& numbers) {
-  std::vector<int64_t> given(part.sources.size());
-  for (size_t i = 0; i < given.size(); ++i)
-    if (const auto* symbol = std::get_if<Symbol>(&part.sources[i].from)) given[i] = values[symbol->index];
-  return !part.executor->bind(slots, given, numbers);
-}
-
 // The sources, in the first slots; those that nobody takes later are left there alone if they may be `taken`.
 runtime::Slots fill(const Part& part, Runner& runner, bool taken) {
   runtime::Slots slots(part.executor->slot_count());
@@ -123,6 +106,13 @@ runtime::Slots fill(const Part& part, Runner& runner, bool taken) {
 }
 
 }  // namespace
+
+bool bind_sizes(const Part& part, const SymbolValues& values, const runtime::Slots& slots, runtime::Numbers& numbers) {
+  std::vector<int64_t> given(part.sources.size());
+  for (size_t i = 0; i < given.size(); ++i)
+    if (const auto* symbol = std::get_if<Symbol>(&part.sources[i].from)) given[i] = values[symbol->index];
+  return !part.executor->bind(slots, given, numbers);
+}
 
 void compile_part(Part& part, PyObject* factory, const SymbolValues& values, Runner& runner) {
   part.compiled = std::make_unique<CompiledPart>(factory, part, fill(part, runner, false), values);

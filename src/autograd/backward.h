@@ -8,6 +8,7 @@
 
 #include "autograd/look.h"
 #include "autograd/runner.h"
+#include "cpython/gil.h"
 #include "runtime/executor.h"
 #include "runtime/tensor_plug.h"
 
@@ -37,10 +38,6 @@ struct Leaf {
 };
 
 class CompiledPart;
-// A Python object that is dropped with the GIL, by whatever thread.
-using SharedObject = std::shared_ptr<PyObject>;
-// GIL held. Null for null.
-SharedObject share(PyObject* object);
 
 // Turns that run as one graph.
 struct Part {
@@ -77,18 +74,19 @@ struct Stage {
 
 // Lets a Python compiler see a part that is about to run.
 void compile_part(Part& part, PyObject* factory, const SymbolValues& values, Runner& runner);
+// The numbers that its operators take. False: what was captured does not hold for these sizes.
+bool bind_sizes(const Part& part, const SymbolValues& values, const runtime::Slots& slots, runtime::Numbers& numbers);
 // Runs the part if what waits for its nodes is what it was captured with. False: nothing happened.
 bool run_part(const Part& part, const Stage& stage, SymbolValues& values, Runner& runner);
 
-class Backward {
- public:
+struct Backward {
   std::vector<Stage> stages;
   std::vector<Look> looks;                             // of all tensors that nodes hold
   std::vector<Size> sizes;                             // that nodes hold
   std::vector<std::vector<Size>> members;              // the same by turn, in the order of members_of
   std::vector<std::pair<uint32_t, uint32_t>> aliases;  // tensors that share their memory, and look the same
   size_t symbol_count = 0;
-  SharedObject factory;           // of the Python compilers that were asked; null: none were
+  py::SharedObject factory;       // of the Python compilers that were asked; null: none were
   bool compares_offsets = false;  // some operator takes the place of a tensor in its memory
   std::unique_ptr<runtime::GlobalState> state;
 

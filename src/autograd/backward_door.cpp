@@ -54,7 +54,9 @@ PyObject* run_backward(PyObject* self, PyObject* arguments, PyObject* keywords) 
 
 // The other threads, and their backwards, are the parent's.
 void forget_other_threads() {
-  runtime::process_state().threads_in_backwards = runtime::thread_state().backwards > 0 ? 1 : 0;
+  runtime::ProcessState& process = runtime::process_state();
+  process.threads_in_backwards = runtime::thread_state().backwards > 0;
+  process.backward_compilers = compiles(runtime::thread_state().autograd_compiler);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace magneto::autograd {
 using torch::dynamo::autograd::CacheKey;
 using torch::dynamo::autograd::CacheKeyBuffer;
 
-std::shared_ptr<Branch> Branch::step(const CacheKey& key, const Node& node, bool* is_new) {
+const std::shared_ptr<Branch>& Branch::step(const CacheKey& key, const Node& node, bool* is_new) {
   auto found = next_.find(key);
   if (found == next_.end()) {
     *is_new = true;

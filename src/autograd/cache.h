@@ -16,7 +16,7 @@ namespace magneto::autograd {
 class Branch {
  public:
   // The branch behind a key, made if there is none. `is_new` becomes true then.
-  std::shared_ptr<Branch> step(const torch::dynamo::autograd::CacheKey& key, const Node& node, bool* is_new);
+  const std::shared_ptr<Branch>& step(const torch::dynamo::autograd::CacheKey& key, const Node& node, bool* is_new);
   // The nodes that lead on from here, for people: "MulBackward0, AddBackward0 (2 keys)".
   std::string choices() const;
 

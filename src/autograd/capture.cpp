@@ -61,6 +61,7 @@ class LiveCapture {
   // Of the part that is being recorded, if any.
   std::optional<record::LiveRecorder> recorder_;
   std::optional<PartBuilder> builder_;
+  std::vector<c10::Storage> given_out_;  // to leaves: held, so that no gradient is added to it in place later
 };
 
 // ---- turns
@@ -105,14 +106,17 @@ void LiveCapture::record_turn(size_t index) {
   }
   record::Recorder::Mark before = recorder_->mark();
   size_t targets = builder_->part().targets.size();
+  runner_.note_asked(turn, gradients);
   for (auto [which, result] : turn.asked) {
     const at::Tensor& gradient = gradients[static_cast<size_t>(which)];
-    runner_.results()[static_cast<size_t>(result)] = gradient;
     if (gradient.defined()) add_output(gradient, Result{static_cast<uint32_t>(result)});
   }
   if (!turn.needed) return;
   if (turn.accumulates) {
-    if (gradients[0].defined()) add_output(gradients[0], Leaf{static_cast<uint32_t>(index)});
+    if (gradients[0].defined()) {
+      add_output(gradients[0], Leaf{static_cast<uint32_t>(index)});
+      given_out_.push_back(gradients[0].storage());
+    }
     runner_.call(turn, std::move(gradients));
     return;
   }
@@ -190,6 +194,7 @@ void LiveCapture::end_part(size_t end) {
     else
       backward_->stages.push_back(builder_->finish(end, std::move(graph)));
   }
+  given_out_.clear();
   recorder_.reset();
   builder_.reset();
 }

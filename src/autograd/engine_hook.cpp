@@ -1,6 +1,8 @@
 // What happens to a backward: looked up and run, captured, or left to the engine.
 #include "autograd/engine_hook.h"
 
+#include <torch/csrc/autograd/functions/basic_ops.h>
+
 #include <algorithm>
 #include <atomic>
 #include <optional>
@@ -23,16 +25,27 @@ namespace {
 using runtime::count;
 using torch::autograd::edge_list;
 using torch::autograd::Engine;
+using torch::autograd::GraphRoot;
+using torch::autograd::InputBuffer;
 
 constexpr const char* kCounts = "compiled_autograd";
 constexpr const char* kKeepChanging = "graphs keep changing";
 
-bool compiles(Compiler compiler) { return compiler != Compiler::Unsaid && compiler != Compiler::None; }
-
-// The untouched task goes to the engine.
+// The untouched task goes to the engine, which begins with a single root itself where nobody compiles: its hooks are
+// called then even if nothing behind it is needed.
 variable_list leave_to_engine(const NodePtr& root, GraphTask& task) {
   auto shared = task.shared_from_this();
-  Engine::get_default_engine().execute_with_graph_task(shared, root, torch::autograd::InputBuffer(variable_list()));
+  NodePtr first = root;
+  InputBuffer gradients{variable_list()};
+  const auto* single = root->num_outputs() == 1 ? dynamic_cast<const GraphRoot*>(root.get()) : nullptr;
+  if (single) {
+    const Edge& edge = root->next_edge(0);
+    first = edge.function;
+    if (!task.exec_info_.empty()) task.exec_info_.try_emplace(first.get());
+    gradients = InputBuffer(first->num_inputs());
+    gradients.add(edge.input_nr, at::Tensor(single->outputs[0]), root->stream(), first->stream(), first.get());
+  }
+  Engine::get_default_engine().execute_with_graph_task(shared, first, std::move(gradients));
   auto& result = shared->future_result_;
   result->wait();
   return result->value().toTensorVector();
@@ -66,7 +79,7 @@ struct Found {
   std::shared_ptr<const Backward> backward;  // that fits, or null
   std::shared_ptr<const Backward> before;    // that does not, and is of the same nodes; or null
   SymbolValues values = {};
-  SharedObject factory = {};  // of Python compilers, as the backward began; nodes may call what sets another one
+  py::SharedObject factory = {};  // of Python compilers, as the backward began; nodes may call what sets another one
 };
 
 std::string hex(const CacheKey& key) {
@@ -78,21 +91,22 @@ std::string hex(const CacheKey& key) {
 }
 
 Found look_up(std::optional<Task>& task, const NodePtr& root, GraphTask& graph_task, const edge_list& asked) {
-  std::shared_ptr<Branch> branch;
+  const std::shared_ptr<Branch> start = cache().root();
+  const std::shared_ptr<Branch>* branch = nullptr;  // nothing is dropped from the trie while it is walked
   std::string news;
   auto on_key = [&](const CacheKey& key, Node& node) {
     bool is_new = false;
-    std::shared_ptr<Branch> next = branch->step(key, node, &is_new);
+    const std::shared_ptr<Branch>& next = (*branch)->step(key, node, &is_new);
     if (is_new && news.empty())
-      news = "a new node " + node.name() + " with key " + hex(key) + "; known there now: " + branch->choices();
-    branch = std::move(next);
+      news = "a new node " + node.name() + " with key " + hex(key) + "; known there now: " + (*branch)->choices();
+    branch = &next;
   };
   do {
-    branch = cache().root();
+    branch = &start;
     news.clear();
     task.emplace(root, graph_task, asked);
   } while (!task->walk(cache().silent(), on_key));
-  auto& known = branch->backwards;
+  auto& known = (*branch)->backwards;
   SymbolValues values;
   auto is_fit = [&](const auto& backward) {
     return backward->factory.get() == runtime::thread_state().autograd_factory && backward->fits(*task, values);
@@ -100,11 +114,12 @@ Found look_up(std::optional<Task>& task, const NodePtr& root, GraphTask& graph_t
   auto found = std::ranges::find_if(known, is_fit);
   if (found != known.end()) {
     std::rotate(known.begin(), found, found + 1);
-    return {branch, known.front(), nullptr, std::move(values)};
+    return {*branch, known.front(), nullptr, std::move(values)};
   }
-  if (news.empty()) news = known.empty() ? "the graph ends where another one goes on" : known.front()->why_not(*task);
+  Found none{*branch, nullptr, known.empty() ? nullptr : known.front()};
+  if (news.empty()) news = none.before ? none.before->why_not(*task) : "the graph ends where another one goes on";
   tell(news);
-  return {branch, nullptr, known.empty() ? nullptr : known.front()};
+  return none;
 }
 
 void note_declined(const std::string& reason) {
@@ -176,7 +191,7 @@ std::optional<variable_list> run(const NodePtr& root, GraphTask& graph_task, con
       cache().note_hit();
     } else {
       modes = record::snapshot_global_state();
-      found.factory = share(runtime::thread_state().autograd_factory);
+      found.factory = py::share(runtime::thread_state().autograd_factory);
     }
   }
   if (!found.backward) {
@@ -205,6 +220,12 @@ variable_list run_backward(const NodePtr& root, const GraphTask& const_task, boo
   return results ? std::move(*results) : leave_to_engine(root, task);
 }
 
+// A thread that ends does not wish for anything any more.
+struct ForgottenAtExit {
+  runtime::ThreadState& thread = runtime::thread_state();
+  ~ForgottenAtExit() { runtime::process_state().backward_compilers -= compiles(thread.autograd_compiler); }
+};
+
 }  // namespace
 
 void set_compiler(Compiler compiler, PyObject* factory, std::optional<bool> dynamic) {
@@ -213,8 +234,8 @@ void set_compiler(Compiler compiler, PyObject* factory, std::optional<bool> dyna
   thread.autograd_factory = factory;
   thread.autograd_dynamic = dynamic;
   // It stays if a thread turns it off while another one is in a backward, and then only hands on.
-  int& users = runtime::process_state().backward_compilers;
-  users += compiles(compiler) - compiles(before);
+  int users = runtime::process_state().backward_compilers += compiles(compiler) - compiles(before);
+  thread_local ForgottenAtExit forgotten_at_exit;
   if (users > 0)
     Engine::set_compiled_autograd(&run_backward);
   else if (compiles(before) && runtime::process_state().threads_in_backwards == 0)

@@ -10,6 +10,7 @@ namespace magneto::autograd {
 // What a thread wishes for its backwards: nothing so far; that nobody compiles them; that the native compiler does; the
 // same, because it has trained a compiled function (config.compile_backwards); or compilers written in Python.
 enum class Compiler : uint8_t { Unsaid, None, Native, ByDefault, Python };
+inline bool compiles(Compiler compiler) { return compiler != Compiler::Unsaid && compiler != Compiler::None; }
 
 // For this thread; GIL held. `factory`, of Python compilers, is borrowed: whoever sets it keeps it alive.
 // `dynamic`: whether sizes may change between runs; none: those that have changed may.

@@ -1,6 +1,5 @@
 // A part while it is being made: what was there when it began, and what it takes and gives.
 #pragma once
-#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_map>

@@ -72,16 +72,11 @@ struct Inputs {
 std::vector<at::Tensor> run_operators(const Part& part, const std::vector<at::Tensor>& tensors,
                                       const runtime::Slots& real, const SymbolValues& values) {
   runtime::Slots slots(part.executor->slot_count());
-  std::vector<int64_t> given(part.sources.size());
-  size_t next = 0;
-  for (size_t i = 0; i < part.sources.size(); ++i) {
-    if (const auto* symbol = std::get_if<Symbol>(&part.sources[i].from))
-      given[i] = values[symbol->index];
-    else
-      slots[i] = tensors[next++];
-  }
+  auto next = tensors.begin();
+  for (size_t i = 0; i < part.sources.size(); ++i)
+    if (!std::holds_alternative<Symbol>(part.sources[i].from)) slots[i] = *next++;
   runtime::Numbers numbers;
-  part.executor->bind(real, given, numbers);
+  bind_sizes(part, values, real, numbers);
   std::vector<at::Tensor> outputs(part.targets.size());
   runtime::Executor::Sink sink = [&](size_t output, at::Tensor&& tensor) { outputs[output] = std::move(tensor); };
   part.executor->execute(slots, numbers, &sink);
@@ -129,8 +124,8 @@ CompiledPart::CompiledPart(PyObject* factory, const Part& part, const runtime::S
   answer = checked(PyObject_CallMethod(compiler.get(), "end_capture", "O", outputs.get()));
   if (!PyTuple_Check(answer.get()) || PyTuple_GET_SIZE(answer.get()) != 2)
     raise("end_capture must return (runtime_wrapper, compiled_fn)");
-  wrapper_ = share(PyTuple_GET_ITEM(answer.get(), 0));
-  compiled_ = share(PyTuple_GET_ITEM(answer.get(), 1));
+  wrapper_ = py::share(PyTuple_GET_ITEM(answer.get(), 0));
+  compiled_ = py::share(PyTuple_GET_ITEM(answer.get(), 1));
   if (!PyCallable_Check(wrapper_.get())) raise("the runtime_wrapper that end_capture returns must be callable");
 }
 

@@ -19,7 +19,7 @@ class CompiledPart {
            const runtime::Executor::Sink& sink) const;
 
  private:
-  SharedObject wrapper_, compiled_;
+  py::SharedObject wrapper_, compiled_;
 };
 
 }  // namespace magneto::autograd

@@ -24,10 +24,14 @@ void Runner::run(const Turn& turn) {
   variable_list gradients = take(turn);
   // What is asked for is what arrived, unless the node is not run: then only its hooks are.
   if (!turn.needed) gradients = call_tensor_hooks(*turn.node, std::move(gradients));
-  for (auto [index, result] : turn.asked) results_[static_cast<size_t>(result)] = gradients[static_cast<size_t>(index)];
+  note_asked(turn, gradients);
   if (!turn.needed) return;
   gradients = call_tensor_hooks(*turn.node, std::move(gradients));
   deliver(turn, call(turn, std::move(gradients)));
+}
+
+void Runner::note_asked(const Turn& turn, const variable_list& gradients) {
+  for (auto [index, result] : turn.asked) results_[static_cast<size_t>(result)] = gradients[static_cast<size_t>(index)];
 }
 
 variable_list Runner::call(const Turn& turn, variable_list gradients) {

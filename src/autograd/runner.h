@@ -12,7 +12,9 @@ class Runner {
   // All that has to be done at the turn of a node.
   void run(const Turn& turn);
 
-  // The parts of that. The gradients that have arrived at a node, undefined where none has.
+  // The parts of that. Notes which of these gradients are results of the run.
+  void note_asked(const Turn& turn, const variable_list& gradients);
+  // The gradients that have arrived at a node, undefined where none has.
   variable_list take(const Turn& turn);
   // Runs the node between its hooks; what it saved goes, unless the graph is kept.
   variable_list call(const Turn& turn, variable_list gradients);

@@ -152,6 +152,7 @@ class Trace {
   std::map<uint32_t, at::Tensor> held_traces_;  // for the tensors that nodes hold,
   std::map<Waiting, at::Tensor> given_traces_;  // and for the gradients that waited at the beginning; undefined: taken
   std::map<Waiting, at::Tensor> made_;          // gradients that have come since, and wait
+  variable_list given_out_;                     // held, so that no gradient is added to them in place later
 };
 
 // ---- what stands for what
@@ -235,15 +236,15 @@ variable_list Trace::prepare(const Turn& turn) {
 void Trace::run(size_t index) {
   const Turn& turn = task_.turns()[index];
   variable_list gradients = prepare(turn);
+  variable_list results;
+  if (turn.needed && !turn.accumulates) results = call(index, gradients);
   for (auto [which, result] : turn.asked) {
     const at::Tensor& gradient = gradients[static_cast<size_t>(which)];
     if (gradient.defined()) add_output(gradient, Result{static_cast<uint32_t>(result)});
   }
-  if (turn.needed && turn.accumulates) {
-    if (gradients[0].defined()) add_output(gradients[0], Leaf{static_cast<uint32_t>(index)});
-  } else if (turn.needed) {
-    deliver(turn, call(index, gradients));
-  }
+  if (turn.needed && turn.accumulates && gradients[0].defined())
+    add_output(gradients[0], Leaf{static_cast<uint32_t>(index)});
+  deliver(turn, std::move(results));
   for (uint32_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
     if (!made_.erase({turn.id, i})) given_traces_[{turn.id, i}].reset();
@@ -288,25 +289,35 @@ bool Trace::may_add_in_place(const Waiting& place) {
 }
 
 void Trace::deliver(const Turn& turn, variable_list results) {
-  std::map<Waiting, at::Tensor> sums;
+  struct Sum {
+    at::Tensor tensor = {};
+    bool is_own = false;  // may be added to in place
+  };
+  std::map<Waiting, Sum> sums;
   for (size_t i = 0; i < results.size(); ++i) {
     const Edge& edge = turn.node->next_edge(i);
     if (!results[i].defined() || !task_.follows(*turn.node, edge)) continue;
     Waiting place{task_.id_of(edge), edge.input_nr};
-    auto [sum, is_first] = sums.try_emplace(place);
-    bool in_place = is_first && may_add_in_place(place);
-    if (is_first) sum->second = waiting(place);
-    if (!sum->second.defined())
-      sum->second = std::move(results[i]);
-    else
-      sum->second = record([&] { return in_place ? sum->second.add_(results[i]) : sum->second.add(results[i]); });
+    auto [found, is_first] = sums.try_emplace(place);
+    Sum& sum = found->second;
+    if (is_first) {
+      sum.is_own = may_add_in_place(place);  // asked before there is one more of it
+      sum.tensor = waiting(place);
+    }
+    if (sum.is_own) {
+      record([&] { return sum.tensor.add_(results[i]); });
+      continue;
+    }
+    sum.tensor = sum.tensor.defined() ? record([&] { return sum.tensor.add(results[i]); }) : std::move(results[i]);
+    sum.is_own = is_exclusive(sum.tensor) && can_add_in_place(sum.tensor);
   }
-  for (auto& [place, sum] : sums) made_[place] = std::move(sum);
+  for (auto& [place, sum] : sums) made_[place] = std::move(sum.tensor);
 }
 
 void Trace::add_output(const at::Tensor& tensor, Part::Target target) {
   if (!recorder_.add_output(tensor)) throw Refused{"an output that cannot be recorded"};
   builder_.part().targets.push_back(target);
+  given_out_.push_back(tensor);
 }
 
 Stage Trace::finish(size_t end) {
@@ -342,35 +353,9 @@ class SymbolicCapture {
         on_opaque_(on_opaque),
         held_(task_.tensors()),
         symbols_(options.all_sizes) {
-    const Backward* before = options.before;
-    auto earlier = [before](auto& sizes, size_t index) {
-      return before && index < sizes.size() ? &sizes[index] : nullptr;
-    };
-    Backward none;
-    const Backward& was = before ? *before : none;
-    for (size_t i = 0; i < task_.sizes().size(); ++i)
-      backward_->sizes.push_back(symbols_.size(task_.sizes()[i].value, earlier(was.sizes, i)));
-    for (size_t i = 0; i < held_.looks().size(); ++i) symbols_.open(held_.looks()[i], earlier(was.looks, i));
-    for (size_t i = 0; i < task_.tensors().size(); ++i) last_turns_.push_back(task_.turn_of_tensor(i));
-    for (size_t turn = 0; turn < task_.turns().size(); ++turn) {
-      std::vector<Size>& sizes = backward_->members.emplace_back();
-      const std::vector<Size>* earlier_sizes = earlier(was.members, turn);
-      const NodePtr& node = task_.turns()[turn].node;
-      Members members = members_of(*node);
-      for (const c10::SymInt* size : members.sizes) {
-        const Size* member = earlier_sizes ? earlier(*earlier_sizes, sizes.size()) : nullptr;
-        sizes.push_back(symbols_.size(size->expect_int(), member));
-      }
-      if (task_.turns()[turn].why_opaque) continue;
-      for (const SavedVariable* saved : members.tensors) {
-        at::Tensor tensor = saved->unpack(node);
-        if (std::optional<Held> held = tensor.defined() ? held_.find(tensor) : std::nullopt)
-          last_turns_[held->index] = turn;
-      }
-    }
-    backward_->looks = held_.looks();
-    backward_->aliases = held_.aliases();
-    backward_->symbol_count = symbols_.values().size();
+    const Backward none{};
+    describe(options.before ? *options.before : none);
+    find_last_turns();
   }
 
   std::shared_ptr<Backward> run() {
@@ -388,6 +373,40 @@ class SymbolicCapture {
   }
 
  private:
+  template <class T>
+  static const T* item(const std::vector<T>& list, size_t index) {
+    return index < list.size() ? &list[index] : nullptr;
+  }
+
+  // What the backward relies on; `before` has nothing in it if there was none.
+  void describe(const Backward& before) {
+    for (size_t i = 0; i < task_.sizes().size(); ++i)
+      backward_->sizes.push_back(symbols_.size(task_.sizes()[i].value, item(before.sizes, i)));
+    for (size_t i = 0; i < held_.looks().size(); ++i) symbols_.open(held_.looks()[i], item(before.looks, i));
+    for (size_t turn = 0; turn < task_.turns().size(); ++turn) {
+      std::vector<Size>& sizes = backward_->members.emplace_back();
+      const std::vector<Size>* earlier = item(before.members, turn);
+      for (const c10::SymInt* size : members_of(*task_.turns()[turn].node).sizes)
+        sizes.push_back(symbols_.size(size->expect_int(), earlier ? item(*earlier, sizes.size()) : nullptr));
+    }
+    backward_->looks = held_.looks();
+    backward_->aliases = held_.aliases();
+    backward_->symbol_count = symbols_.values().size();
+  }
+
+  void find_last_turns() {
+    for (size_t i = 0; i < task_.tensors().size(); ++i) last_turns_.push_back(task_.turn_of_tensor(i));
+    for (size_t i = 0; i < task_.turns().size(); ++i) {
+      const Turn& turn = task_.turns()[i];
+      if (turn.why_opaque || !turn.needed) continue;
+      for (const SavedVariable* saved : members_of(*turn.node).tensors) {
+        at::Tensor tensor = saved->unpack(turn.node);
+        if (std::optional<Held> held = tensor.defined() ? held_.find(tensor) : std::nullopt)
+          last_turns_[held->index] = i;
+      }
+    }
+  }
+
   void run_opaque(size_t index, const std::string& reason) {
     on_opaque_(*task_.turns()[index].node, reason);
     backward_->stages.push_back({index, index + 1, nullptr, reason});
@@ -417,7 +436,7 @@ class SymbolicCapture {
     }
     if (stage) {
       if (factory_) compile_part(*stage->part, factory_, symbols_.values(), runner_);
-      bool ran = ::magneto::autograd::run_part(*stage->part, *stage, symbols_.values(), runner_);
+      bool ran = run_part(*stage->part, *stage, symbols_.values(), runner_);
       MAGNETO_ASSERT(ran);
       backward_->stages.push_back(std::move(*stage));
     }

@@ -40,9 +40,7 @@ Shadow::Shadow(const Runner& runner, size_t first, size_t end) : nodes_(runner) 
   for (size_t i = first; i < end; ++i) {
     const Turn& turn = nodes_.task().turns()[i];
     variable_list gradients = nodes_.take(turn);
-    for (auto [index, result] : turn.asked) {
-      nodes_.results()[static_cast<size_t>(result)] = gradients[static_cast<size_t>(index)];
-    }
+    nodes_.note_asked(turn, gradients);
     if (!turn.needed) continue;
     if (turn.accumulates)
       leaves_[i] = gradients[0];

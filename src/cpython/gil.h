@@ -1,6 +1,8 @@
-// Takes the GIL for a while, on a thread that may have it already or not.
+// The GIL for a while, on a thread that may have it already or not; and objects that any thread may drop.
 #pragma once
 #include <Python.h>
+
+#include <memory>
 
 namespace magneto::py {
 
@@ -14,5 +16,15 @@ class Gil {
  private:
   PyGILState_STATE state_;
 };
+
+using SharedObject = std::shared_ptr<PyObject>;
+// With the GIL held. Null for null.
+inline SharedObject share(PyObject* object) {
+  if (!object) return nullptr;
+  return SharedObject(Py_NewRef(object), [](PyObject* shared) {
+    Gil gil;
+    Py_DECREF(shared);
+  });
+}
 
 }  // namespace magneto::py

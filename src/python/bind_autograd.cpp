@@ -4,7 +4,6 @@
 #include <nanobind/stl/optional.h>
 
 #include "autograd/engine_hook.h"
-#include "runtime/replay.h"
 #include "runtime/state.h"
 
 namespace nb = nanobind;
@@ -33,7 +32,7 @@ void set_logger(nb::object logger) {
 
 void bind_autograd(nb::module_& module) {
   autograd::install_door();
-  runtime::on_derivation(&autograd::note_derivation);
+  runtime::process_state().on_derivation = &autograd::note_derivation;
   module.def("set_autograd_compiler", &set_compiler, nb::arg("factory").none(), nb::arg("dynamic").none(),
              "For this thread. None: nothing is said; False: off; True: native; otherwise a factory of compilers, kept "
              "alive by the "

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cpython/gil.h"
 #include "cpython/ref.h"
 #include "record/recorder_keys.h"
 #include "runtime/replay.h"
@@ -63,11 +64,6 @@ bool is_cheap(const Graph& part) {
   return part.ops.size() <= kMostOps && bytes <= kMostBytes;
 }
 
-struct HoldGil {
-  PyGILState_STATE state = PyGILState_Ensure();
-  ~HoldGil() { PyGILState_Release(state); }
-};
-
 }  // namespace
 
 void FixedContents::note(const Graph& graph, const Op& op) {
@@ -93,7 +89,7 @@ void FixedContents::note(const Graph& graph, const Op& op) {
 std::vector<at::Tensor> compute_fixed(const Graph& graph, c10::ArrayRef<ValueId> values) {
   Graph part = slice(graph, values);
   if (!is_cheap(part)) return {};
-  HoldGil gil;
+  py::Gil gil;
   runtime::PauseWatch pause;
   c10::impl::ExcludeDispatchKeyGuard off(kBothKeys);
   std::vector<PyObject*> outputs(values.size());

@@ -5,14 +5,10 @@
 #include <string>
 
 #include "cpython/cpython.h"
+#include "cpython/gil.h"
 
 namespace magneto::record {
 namespace {
-
-struct HoldGil {
-  PyGILState_STATE state = PyGILState_Ensure();
-  ~HoldGil() { PyGILState_Release(state); }
-};
 
 std::string text_of(PyObject* text) {
   const char* data = text ? PyUnicode_AsUTF8(text) : nullptr;
@@ -33,14 +29,14 @@ std::string package_folder(const char* package) {
 
 Lines::~Lines() {
   if (codes_.empty()) return;
-  HoldGil gil;
+  py::Gil gil;
   codes_.clear();
 }
 
 bool Lines::is_torchs(PyCodeObject* code) {
   auto found = torchs_.find(code);
   if (found != torchs_.end()) return found->second;
-  HoldGil gil;
+  py::Gil gil;
   codes_.push_back(py::Ref::borrow(reinterpret_cast<PyObject*>(code)));
   std::string file = text_of(code->co_filename);
   static const std::string& torch = *new std::string(package_folder("torch"));
@@ -56,7 +52,7 @@ uint32_t Lines::current(std::vector<graph::Line>& lines) {
   Place place{mg_frame_code(frame), mg_frame_executing(frame)};
   auto found = known_.find(place);
   if (found != known_.end()) return found->second;
-  HoldGil gil;
+  py::Gil gil;
   graph::Line line{text_of(place.code->co_filename), mg_line(place.code, place.instruction),
                    text_of(place.code->co_qualname)};
   auto same = std::find(lines.begin(), lines.end(), line);

@@ -1,6 +1,7 @@
 // The live recorder, and the recording of a watched call that is made with it.
 #include "record/live_recorder.h"
 
+#include "cpython/gil.h"
 #include "record/call_edges.h"
 #include "record/plain_tensor.h"
 #include "record/recorder_keys.h"
@@ -49,9 +50,8 @@ class CallRecording final : public runtime::Recording {
   static RecorderOptions options(std::function<void(std::string)> on_fail) {
     RecorderOptions options;
     options.on_refuse = [on_fail = std::move(on_fail)](const Refusal& refusal) {
-      PyGILState_STATE gil = PyGILState_Ensure();  // kernels run without the GIL, the callback needs it
+      py::Gil gil;  // kernels run without the GIL, the callback needs it
       on_fail(refusal.reason);
-      PyGILState_Release(gil);
     };
     options.answers = true;
     return options;

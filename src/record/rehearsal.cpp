@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "cpython/gil.h"
 #include "record/infer.h"
 #include "record/plain_tensor.h"
 #include "record/recorder_keys.h"
@@ -141,11 +142,11 @@ std::optional<c10::Device> move_to_meta(const OperatorHandle& op, Stack& stack) 
 }
 
 void allow_meta(const SchemaInfo& info) {
-  PyGILState_STATE gil = PyGILState_Ensure();
-  bool allowed = runtime::config().meta_kernels;
-  if (allowed) runtime::count("meta_kernels", info.name);
-  PyGILState_Release(gil);
-  if (!allowed) throw NotInferable(Refusal::Unsupported, "an operator without a shape rule (" + info.name + ")");
+  py::Gil gil;
+  if (runtime::config().meta_kernels)
+    runtime::count("meta_kernels", info.name);
+  else
+    throw NotInferable(Refusal::Unsupported, "an operator without a shape rule (" + info.name + ")");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Beside a real run: trace tensors stand for its tensors, and expressions over symbols for its numbers.
 #include "record/symbolic_recording.h"
 
+#include "cpython/gil.h"
 #include "cpython/text.h"
 #include "record/call_edges.h"
 #include "record/global_state.h"
@@ -244,9 +245,8 @@ class BesideRecording final : public runtime::SymbolicRecording {
   RecorderOptions options() {
     RecorderOptions options;
     options.on_refuse = [this](const Refusal& refusal) {
-      PyGILState_STATE gil = PyGILState_Ensure();
+      py::Gil gil;
       fail(refusal.reason);
-      PyGILState_Release(gil);
       runtime::throw_python_error(PyExc_RuntimeError, refusal.reason);
     };
     options.beside = true;

@@ -22,7 +22,9 @@ namespace {
 
 using graph::Role;
 
-void (*derivation_callback)() = nullptr;  // written once, at import
+void note_derivation() {
+  if (auto callback = process_state().on_derivation) callback();
+}
 
 constexpr int64_t kSmallUndo = 1 << 20;  // so many bytes are copied before a run just in case
 
@@ -195,7 +197,7 @@ bool Replay::run_recorded(PyObject* const* inputs, PyObject** outputs) {
 }
 
 bool Replay::run(PyObject* const* inputs, PyObject** outputs) {
-  if (derives() && derivation_callback) derivation_callback();
+  if (derives()) note_derivation();
   std::optional<Saved> saved;
   try {
     if (undo_ && !is_capturing()) saved = undo_->save(inputs, state_objects_);  // a capture runs nothing
@@ -263,13 +265,11 @@ bool Replay::run_lowered(PyObject* const* inputs, PyObject** outputs) const {
 
 }  // namespace
 
-void on_derivation(void (*callback)()) { derivation_callback = callback; }
-
 std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<PyObject*> state_objects) {
   auto replay = std::make_unique<Replay>(std::move(graph), state_objects);
   const graph::Graph& prepared = replay->graph();
   if (replay->derives()) {
-    if (derivation_callback) derivation_callback();
+    note_derivation();
     return replay;
   }
   return with_cuda_graph(std::move(replay), prepared, std::move(state_objects));

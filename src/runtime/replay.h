@@ -11,7 +11,4 @@ namespace magneto::runtime {
 // `state_objects`: the Python tensors of graph.states, in the same order; not kept alive. GIL held.
 std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<PyObject*> state_objects);
 
-// Called from then on when a segment is made, or run, in which autograd takes part. Once, at import.
-void on_derivation(void (*callback)());
-
 }  // namespace magneto::runtime

@@ -116,10 +116,11 @@ struct ProcessState {
   // Backwards that were captured, and who is told why one was not found; owned, null: nobody.
   std::shared_ptr<autograd::Cache> backward_cache;
   PyObject* autograd_logger = nullptr;
-  int backward_compilers = 0;  // threads that wish for them
-  // How many threads are in a backward that magneto.compiled_autograd knows of. Owned by nobody: threads count here
+  // Filled in at import by torch's side: told of each segment that is made, or run, in which autograd takes part.
+  void (*on_derivation)() = nullptr;
+  // How many threads wish that their backwards are compiled, and are in one. Owned by nobody: threads count here
   // without the GIL.
-  std::atomic<int> threads_in_backwards{0};
+  std::atomic<int> backward_compilers{0}, threads_in_backwards{0};
 
   // Torch's profiler, filled in at import by torch's side; see profiler.h.
   void* (*begin_event)(const char* name, const char* detail) = nullptr;

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "cpython/gil.h"
+
 namespace magneto::runtime {
 
 static_assert(offsetof(THPVariable, cdata) == sizeof(PyObject));
@@ -90,12 +92,9 @@ void set_python_error(const std::exception_ptr& error) {
 }
 
 void throw_python_error(PyObject* type, const std::string& text) {
-  PyGILState_STATE gil = PyGILState_Ensure();
+  py::Gil gil;
   PyErr_SetString(type, text.c_str());
-  python_error error;
-  error.persist();
-  PyGILState_Release(gil);
-  throw error;
+  throw_set_error();
 }
 
 void throw_set_error() {

@@ -7,6 +7,7 @@ import types
 import _core
 import pytest
 
+from core import worlds
 from core.frames import call_replaced, guarded, hooked, replacing
 
 pytestmark = pytest.mark.skipif(bool(_core.why_no_frame_hook()), reason=_core.why_no_frame_hook() or "hooks")
@@ -311,18 +312,15 @@ def test_no_reference_is_left_or_lost(name):
     watched = [old, new, old.__code__, new.__code__, *(old.__closure__ or ()), args, kwargs]
     callback = replacing(old, new)
 
-    def calls(times):
-        for _ in range(times):
-            with hooked(callback):
-                old(*args, **kwargs)
-        gc.collect()
+    def call():
+        with hooked(callback):
+            old(*args, **kwargs)
 
-    calls(300)
+    call()
+    gc.collect()
     before = [sys.getrefcount(item) for item in watched]
-    blocks = sys.getallocatedblocks()
-    calls(300)
+    assert worlds.blocks_after(call, 300) < 100
     assert [sys.getrefcount(item) for item in watched] == before
-    assert sys.getallocatedblocks() < blocks + 100
 
 
 def test_big_frames_raise_yield_and_recurse():

@@ -4,7 +4,6 @@ import contextlib
 import gc
 import os
 import random
-import sys
 import threading
 import time
 import weakref
@@ -22,18 +21,6 @@ def make(name="old"):
     space = {}
     exec(f"def {name}(a, b=2): return ('{name}', a, b)", space)
     return space[name]
-
-
-def blocks_after(action, times):
-    """How many memory blocks `times` repetitions leave behind."""
-    for _ in range(300):
-        action()
-    gc.collect()
-    before = sys.getallocatedblocks()
-    for _ in range(times):
-        action()
-    gc.collect()
-    return sys.getallocatedblocks() - before
 
 
 # -- leaks ------------------------------------------------------------------------------------------------------------
@@ -59,7 +46,7 @@ def test_a_hundred_thousand_cached_calls_leave_nothing():
 
     answers = {old: guarded(new), generator: guarded(lambda a: iter([a])), cell: guarded(lambda a: [a])}
     with hooked(Callback(answers)):
-        assert blocks_after(call, 10_000) < 50
+        assert worlds.blocks_after(call, 10_000) < 50
 
 
 def test_asking_again_and_again_leaves_nothing():
@@ -77,7 +64,7 @@ def test_asking_again_and_again_leaves_nothing():
         _core.reset_code(old.__code__)
 
     with hooked(Callback({old: answer})):
-        assert blocks_after(call, 3_000) < 100
+        assert worlds.blocks_after(call, 3_000) < 100
 
 
 def test_errors_leave_nothing():
@@ -94,7 +81,7 @@ def test_errors_leave_nothing():
                         old([1])
             _core.reset_code(old.__code__)
 
-    assert blocks_after(call, 1_000) < 300
+    assert worlds.blocks_after(call, 1_000) < 300
 
 
 def test_turning_it_on_and_off_leaves_nothing():
@@ -103,7 +90,7 @@ def test_turning_it_on_and_off_leaves_nothing():
         _core.set_eval_frame(False)
         _core.set_eval_frame(None)
 
-    assert blocks_after(call, 20_000) < 50
+    assert worlds.blocks_after(call, 20_000) < 50
 
 
 def test_threads_leave_nothing():
@@ -115,7 +102,7 @@ def test_threads_leave_nothing():
         thread.start()
         thread.join()
 
-    assert blocks_after(call, 500) < 100
+    assert worlds.blocks_after(call, 500) < 100
 
 
 # -- what dies when ---------------------------------------------------------------------------------------------------

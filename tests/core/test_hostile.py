@@ -283,18 +283,20 @@ def test_a_hundred_thousand_calls_leave_nothing(source):
     world = worlds.World(source, compiled=True)
     function = world.compiled
 
-    def many(count):
-        for i in range(count):
-            if i % 1000 == 0:
-                function.reset()
-                _core.reset_counters()
+    def thousand():
+        function.reset()
+        _core.reset_counters()
+        for _ in range(1000):
             function()
-        gc.collect()
-        return sys.getallocatedblocks(), len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-    many(20_000)
-    blocks, objects, memory = many(20_000)
-    more_blocks, more_objects, more_memory = many(60_000)
-    assert more_blocks - blocks < 100
+    def held():
+        gc.collect()
+        return len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    for _ in range(20):
+        thousand()
+    objects, memory = held()
+    assert worlds.blocks_after(thousand, 50, warm_up=30) < 100
+    more_objects, more_memory = held()
     assert more_objects - objects < 20
     assert more_memory - memory < 4000  # kilobytes

@@ -31,21 +31,6 @@ def hook_is_gone():
     assert not _core.is_compiling()
 
 
-def blocks_after(action, times):
-    """How many memory blocks `times` repetitions leave behind, each time: a cache that grows once is no leak."""
-    for _ in range(300):
-        action()
-    growths = []
-    for _ in range(2):
-        gc.collect()
-        before = sys.getallocatedblocks()
-        for _ in range(times):
-            action()
-        gc.collect()
-        growths.append(sys.getallocatedblocks() - before)
-    return min(growths)
-
-
 # -- references -------------------------------------------------------------------------------------------------------
 
 
@@ -282,7 +267,7 @@ def test_ten_thousand_captures_leave_nothing():
         assert compiled(1)[1] == 1
         assert compiled.variants()
 
-    assert blocks_after(capture, 10_000) < 100
+    assert worlds.blocks_after(capture, 10_000) < 100
 
 
 def test_recaptures_leave_nothing():
@@ -292,7 +277,7 @@ def test_recaptures_leave_nothing():
         compiled(next(count))
         compiled.reset()
 
-    assert blocks_after(call, 2_000) < 100
+    assert worlds.blocks_after(call, 2_000) < 100
 
 
 def test_failed_captures_leave_nothing():
@@ -317,7 +302,7 @@ def test_failed_captures_leave_nothing():
         with pytest.raises(ValueError):
             worlds.watched(raises)()
 
-    assert blocks_after(capture, 2_000) < 100
+    assert worlds.blocks_after(capture, 2_000) < 100
 
 
 def test_calls_leave_nothing():
@@ -325,7 +310,7 @@ def test_calls_leave_nothing():
         return {"items": items, "sum": sum(items), "boxes": [Box(x=i) for i in items]}
 
     compiled = worlds.watched(work)
-    assert blocks_after(lambda: compiled([1, 2], k=2), 20_000) < 50
+    assert worlds.blocks_after(lambda: compiled([1, 2], k=2), 20_000) < 50
     assert compiled.variants()
 
 
@@ -339,7 +324,7 @@ def test_misses_leave_nothing():
                 compiled(next(numbers))
             compiled.reset()
 
-        assert blocks_after(call, 300) < 100
+        assert worlds.blocks_after(call, 300) < 100
 
 
 # -- cycles -----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 import _frames
 import pytest
 
-from core import callers, resumable
+from core import callers, resumable, worlds
 
 FILE = resumable.__file__
 
@@ -584,16 +584,10 @@ def resumes() -> dict[str, Callable[[], Any]]:
 @pytest.mark.parametrize("name", resumes())
 def test_resuming_leaves_memory_where_it_was(name: str):
     run = resumes()[name]
-    count = 10_000
-    for _ in range(200):
-        run()
-    gc.collect()
-    before = sys.getallocatedblocks(), len(gc.get_objects()), sys.getrefcount(inner), sys.getrefcount(inner.__code__)
-    for _ in range(count):
-        run()
-    gc.collect()
-    after_ = sys.getallocatedblocks(), len(gc.get_objects()), sys.getrefcount(inner), sys.getrefcount(inner.__code__)
-    assert all(abs(a - b) < count // 100 for a, b in zip(after_, before, strict=True)), (before, after_)
+    run()
+    before = sys.getrefcount(inner), sys.getrefcount(inner.__code__)
+    assert worlds.blocks_after(run, 10_000) < 100
+    assert (sys.getrefcount(inner), sys.getrefcount(inner.__code__)) == before
 
 
 @pytest.mark.parametrize("function", [f for f, _ in resumable.PROGRAMS.values()], ids=list(resumable.PROGRAMS))

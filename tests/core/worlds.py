@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import itertools
 import os
@@ -199,6 +200,23 @@ def run_alone(source: str) -> str:
 
 
 # -- threads ----------------------------------------------------------------------------------------------------------
+
+
+def blocks_after(action: Callable[[], Any], times: int, warm_up: int = 300) -> int:
+    """How many memory blocks `times` repetitions leave behind, each time: what grows once is no leak."""
+    for _ in range(warm_up):
+        action()
+    growths = []
+    for _ in range(3):
+        gc.collect()
+        before = sys.getallocatedblocks()
+        for _ in range(times):
+            action()
+        gc.collect()
+        growths.append(sys.getallocatedblocks() - before)
+        if abs(growths[-1]) < 50:
+            break
+    return min(growths, key=abs)
 
 
 @contextlib.contextmanager

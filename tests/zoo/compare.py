@@ -208,3 +208,12 @@ def fresh(tree: Any) -> Any:
 def copied(value: Any) -> Any:
     """A deep copy of arguments in which tensors keep their strides and their sharing."""
     return copy.deepcopy(value)
+
+
+def raised_by(call: Callable[[], Any]) -> BaseException | None:
+    """What the call raises, whose kind is part of what is compared."""
+    try:
+        call()
+    except BaseException as error:
+        return error
+    return None

@@ -19,7 +19,7 @@ from . import compare, models
 # Small models gain nothing from more threads, and on a busy machine threads that wait for each other lose a lot.
 torch.set_num_threads(1)
 
-FULL = "--full" in sys.argv or os.environ.get("MAGNETO_TEST_FULL", "") not in ("", "0")
+FULL = bool(os.environ.get("MAGNETO_TEST_FULL"))  # conftest.py says so, for --full
 # Models that most tests try; with FULL they try the whole zoo.
 _SAMPLE = ("mlp", "resnet", "transformer_encoder", "bert", "gpt2", "llama", "vit")
 
