@@ -2,7 +2,7 @@
 
 import torch  # noqa: F401  # first: magneto._C links against the libraries that torch loads
 
-from magneto import compiled_autograd
+from magneto import compiled_autograd, lazy
 from magneto.backends import list_backends, lookup_backend, register_backend
 from magneto.counts import counters
 from magneto.errors import BackendError, DataDependent, InternalError, RecordError, UserError
@@ -64,6 +64,7 @@ __all__ = [
     "guard_failures",
     "is_compiling",
     "is_supported",
+    "lazy",
     "list_backends",
     "lookup_backend",
     "mark_dynamic",

@@ -2,6 +2,7 @@
 #include "python/bind_autograd.h"
 #include "python/bind_core.h"
 #include "python/bind_graph.h"
+#include "python/bind_lazy.h"
 #include "python/bind_record.h"
 #include "python/bind_rules.h"
 #include "record/profiler_events.h"
@@ -16,4 +17,5 @@ NB_MODULE(_C, module) {
   magneto::python::bind_record(module);
   magneto::python::bind_rules(module);
   magneto::python::bind_autograd(module);
+  magneto::python::bind_lazy(module);
 }

@@ -13,12 +13,14 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "cpython/ref.h"
 #include "record/method_table.h"
 #include "record/plain_tensor.h"
 #include "record/recorder.h"
+#include "runtime/state.h"
 #include "runtime/torch_python.h"
 
 namespace magneto::record {
@@ -113,7 +115,13 @@ bool stop_at(const Door& door, PyCFunction function, PyObject* self, PyObject* a
 template <size_t i>
 PyObject* plain(PyObject* self, PyObject* argument) {
   PyObject* result;
-  return stop_at(kDoors[i], behind[i], self, argument, result) ? result : behind[i](self, argument);
+  if (stop_at(kDoors[i], behind[i], self, argument, result)) return result;
+  result = behind[i](self, argument);
+  if constexpr (std::string_view(kDoors[i].name) == "manual_seed") {
+    auto on_seed = runtime::process_state().on_seed;
+    if (result && on_seed && !on_seed(self, argument)) Py_CLEAR(result);
+  }
+  return result;
 }
 
 template <size_t i>

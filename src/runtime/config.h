@@ -28,6 +28,11 @@
   SETTING(bool, compile_backwards, true, "Compile the backwards of threads that have trained a compiled function.")  \
   SETTING(int64_t, compiled_autograd_limit, 256, "Captured backwards kept; one more, and all are dropped.")          \
   SETTING(bool, compiled_autograd_verify, false, "Run nodes beside captured backwards, and raise if they differ.")   \
+  SETTING(bool, lazy_async, true, "Run steps of the lazy device beside the program that records the next one.")      \
+  SETTING(bool, lazy_optimizer_steps, true, "End a step of the lazy device behind each step of an optimizer.")       \
+  SETTING(int64_t, lazy_graph_limit, 50000, "Recorded operators past which a step of the lazy device is ended.")     \
+  SETTING(int64_t, lazy_cache_limit, 500000, "Operators kept of the steps that were seen; one more, and all go.")    \
+  SETTING(bool, lazy_frames, false, "Keep the Python frames behind each operator of the lazy device.")               \
   SETTING(bool, cuda_graph_copies, true, "Copy results out of CUDA graphs; else they hold until the next call.")
 
 namespace magneto::runtime {

@@ -246,7 +246,7 @@ std::optional<std::string> Executor::bind(const Slots& slots, std::span<const in
   return sizes_ ? sizes_->bind(slots, given, numbers) : std::nullopt;
 }
 
-bool Executor::execute(Slots& slots, const Numbers& numbers, const Sink* sink) const {
+bool Executor::execute(Slots& slots, const Numbers& numbers, const Sink* sink, const graph::Op** failed) const {
   const c10::impl::LocalDispatchKeySet keys_outside = c10::impl::tls_local_dispatch_key_set();
   std::optional<c10::impl::ExcludeDispatchKeyGuard> below_autograd;  // puts back all keys, so it ends last
   if (!derives_) below_autograd.emplace(c10::autograd_dispatch_keyset);
@@ -287,6 +287,7 @@ bool Executor::execute(Slots& slots, const Numbers& numbers, const Sink* sink) c
   };
   give(ready_at_once_);
   for (const Step& step : steps_) {
+    if (failed) *failed = &graph_.ops[static_cast<size_t>(&step - steps_.data())];
     push_arguments(step, next_arg, slots, numbers, stack);
     if (step.inference != inference.has_value()) set_inference(step.inference);
     set_modes(step.grad_mode, derives_ ? inplace.before : step.below_inplace, step.autocast);

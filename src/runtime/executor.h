@@ -48,7 +48,9 @@ class Executor {
   std::optional<std::string> bind(const Slots& slots, std::span<const int64_t> given, Numbers& numbers) const;
   // False: a number that the recording relied on came out differently. With a sink, all outputs go there; otherwise
   // they stay in their slots.
-  bool execute(Slots& slots, const Numbers& numbers, const Sink* sink = nullptr) const;
+  // `failed`: becomes the operator that throws, if one does.
+  bool execute(Slots& slots, const Numbers& numbers, const Sink* sink = nullptr,
+               const graph::Op** failed = nullptr) const;
 
  private:
   // Where a step finds a tensor. A slot belongs to one run, a constant to the graph.

@@ -31,6 +31,10 @@ class Cache;
 enum class Compiler : uint8_t;
 }  // namespace magneto::autograd
 
+namespace magneto::lazy {
+class Device;
+}
+
 namespace magneto::frame {
 struct ThreadHook;
 class CaptureScope;
@@ -118,6 +122,10 @@ struct ProcessState {
   PyObject* autograd_logger = nullptr;
   // Filled in at import by torch's side: told of each segment that is made, or run, in which autograd takes part.
   void (*on_derivation)() = nullptr;
+  // Told when a generator of torch's was seeded, and how, once somebody wants to know. False: error set.
+  bool (*on_seed)(PyObject* generator, PyObject* seed) = nullptr;
+  // The lazy device, once magneto.lazy.init() has made it; never destroyed. It has locks of its own.
+  lazy::Device* lazy_device = nullptr;
   // How many threads wish that their backwards are compiled, and are in one. Owned by nobody: threads count here
   // without the GIL.
   std::atomic<int> backward_compilers{0}, threads_in_backwards{0};

@@ -585,6 +585,7 @@ def resumes() -> dict[str, Callable[[], Any]]:
 def test_resuming_leaves_memory_where_it_was(name: str):
     run = resumes()[name]
     run()
+    gc.collect()
     before = sys.getrefcount(inner), sys.getrefcount(inner.__code__)
     assert worlds.blocks_after(run, 10_000) < 100
     assert (sys.getrefcount(inner), sys.getrefcount(inner.__code__)) == before

@@ -1,0 +1,550 @@
+// How a call becomes the next operator of the step, and how a step ends.
+#include "lazy/device.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/clone.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "cpython/gil.h"
+#include "graph/effects.h"
+#include "record/infer.h"
+#include "record/tensor_items.h"
+#include "runtime/config.h"
+#include "runtime/state.h"
+
+namespace magneto::lazy {
+
+using c10::IValue;
+using c10::OperatorHandle;
+using c10::Stack;
+using graph::TensorRef;
+
+Device* device() { return runtime::process_state().lazy_device; }
+
+Device::Device(c10::Device backing)
+    : backing_(backing), generator_(at::detail::createCPUGenerator()), root_(std::make_unique<Node>()) {
+  step_.at = root_.get();
+}
+
+// ---- a call and its operands
+
+// The value that stands for a tensor in this step.
+uint32_t Device::bind(const at::Tensor& tensor) {
+  auto id = static_cast<uint32_t>(step_.values.size());
+  ContentsPtr contents;
+  if (is_lazy(tensor)) {
+    contents = share_contents(tensor);
+    if (contents->step == step_.number) return contents->id;
+    contents->step = step_.number;
+    contents->id = id;
+    step_.inputs.push_back({contents, {}});
+  } else {
+    // A number that was wrapped for this call is nobody else's; others may change before the step runs.
+    bool is_ours = tensor.unsafeGetTensorImpl()->is_wrapped_number();
+    step_.inputs.push_back({{}, is_ours ? tensor : tensor.detach().clone()});
+  }
+  step_.new_inputs.emplace_back(tensor);
+  step_.values.push_back({c10::weak_intrusive_ptr<Contents>(contents), id, true});
+  return id;
+}
+
+Operands Device::bind(Args args) {
+  Operands operands;
+  for (uint32_t i = 0; i < args.size(); ++i) {
+    if (args[i].isTensor()) {
+      const at::Tensor& tensor = args[i].toTensor();
+      if (tensor.defined()) operands.tensors.push_back({i, TensorRef::kWhole, bind(tensor)});
+    } else if (args[i].isTensorList() || args[i].isOptionalTensorList()) {
+      c10::ArrayRef<IValue> items = args[i].toListRef();
+      operands.lists.push_back({i, static_cast<uint32_t>(items.size()), args[i].isOptionalTensorList()});
+      for (uint32_t k = 0; k < items.size(); ++k) {
+        if (items[k].isTensor() && items[k].toTensor().defined())
+          operands.tensors.push_back({i, static_cast<int32_t>(k), bind(items[k].toTensor())});
+      }
+    }
+  }
+  return operands;
+}
+
+namespace {
+
+const at::Tensor& operand(c10::ArrayRef<IValue> args, const TensorRef& ref) {
+  if (ref.item == TensorRef::kWhole) return args[ref.position].toTensor();
+  return args[ref.position].toListRef()[static_cast<size_t>(ref.item)].toTensor();
+}
+
+}  // namespace
+
+Node* Device::find(const OperatorHandle& op, Args args, const Operands& operands) {
+  c10::SmallVector<uint32_t, 4> differ, to_open;
+  Node* similar = nullptr;
+  for (const std::unique_ptr<Node>& child : step_.at->children) {
+    bool is_same = matches(*child, op, args, operands, &differ);
+    if ((!is_same && differ.empty()) || child->inputs != step_.new_inputs) continue;
+    if (is_same) return child.get();
+    if (!similar) {
+      similar = child.get();
+      to_open = differ;
+    }
+  }
+  if (!similar) return nullptr;
+  // The same but for numbers: from now on each step gives them.
+  similar->open.append(to_open.begin(), to_open.end());
+  std::ranges::sort(similar->open);
+  return similar;
+}
+
+Node* Device::add(Call call) {
+  ++node_count_;
+  return step_.at->children.emplace_back(std::make_unique<Node>(std::move(call), step_.at)).get();
+}
+
+// ---- an operator that is met for the first time
+
+namespace {
+
+// Stands for the operands of a call while its results are worked out.
+class Traces {
+ public:
+  Traces(c10::ArrayRef<IValue> args, const Operands& operands, c10::Device backing) : stack_(args.vec()) {
+    for (const TensorRef& ref : operands.tensors) {
+      if (find(ref.value)) continue;
+      Layout layout(operand(args, ref));
+      traces_.emplace_back(ref.value, layout.trace(backing));
+    }
+    for (IValue& value : stack_) {
+      record::map_tensors(value, [&](const at::Tensor& tensor) {
+        for (const TensorRef& ref : operands.tensors)
+          if (operand(args, ref).is_same(tensor)) return *find(ref.value);
+        return tensor;
+      });
+    }
+    for (const auto& [id, trace] : traces_) layouts_.emplace_back(trace);
+  }
+
+  Stack& stack() { return stack_; }
+  const at::Tensor* find(uint32_t id) const {
+    auto found = std::ranges::find(traces_, id, &std::pair<uint32_t, at::Tensor>::first);
+    return found == traces_.end() ? nullptr : &found->second;
+  }
+  std::optional<uint32_t> id_of(const at::Tensor& trace) const {
+    for (const auto& [id, known] : traces_)
+      if (known.is_same(trace)) return id;
+    return std::nullopt;
+  }
+  std::optional<uint32_t> sharing(const at::Tensor& trace) const {
+    for (const auto& [id, known] : traces_)
+      if (known.storage().unsafeGetStorageImpl() == trace.storage().unsafeGetStorageImpl()) return id;
+    return std::nullopt;
+  }
+  bool are_as_before() const {
+    for (size_t i = 0; i < traces_.size(); ++i)
+      if (!layouts_[i].fits(traces_[i].second)) return false;
+    return true;
+  }
+
+ private:
+  Stack stack_;
+  std::vector<std::pair<uint32_t, at::Tensor>> traces_;
+  std::vector<Layout> layouts_;
+};
+
+}  // namespace
+
+// None if its results cannot be told without its contents. Without the lock.
+std::optional<Call> Device::describe(const OperatorHandle& op, Args args, const Operands& operands,
+                                     const Memories& memories, uint32_t next_id) {
+  const graph::SchemaInfo& info = graph::schema_info(op);
+  if (info.answer != graph::Answer::None) return std::nullopt;
+  Traces traces(args, operands, backing_);
+  c10::DispatchKeySet keys(backing_.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
+  try {
+    record::infer(op, info, keys, &traces.stack());
+  } catch (const record::NotInferable&) {
+    return std::nullopt;
+  }
+  if (!traces.are_as_before()) return std::nullopt;
+  Call call;
+  call.op = op;
+  call.info = &info;
+  call.operands = operands;
+  for (const IValue& arg : args) {
+    bool is_tensor = arg.isTensor() || arg.isTensorList() || arg.isOptionalTensorList();
+    call.args.push_back(is_tensor ? IValue() : arg);
+  }
+  auto memory_of = [&](uint32_t id) {
+    auto found = std::ranges::find(operands.tensors, id, &TensorRef::value);
+    return memories[static_cast<size_t>(found - operands.tensors.begin())].first;
+  };
+  std::vector<std::pair<uint32_t, at::Tensor>> made;  // by memory, which several results may share
+  auto add_result = [&](uint32_t position, int32_t item, const at::Tensor& trace) {
+    if (auto id = traces.id_of(trace)) {
+      call.results.push_back({position, item, *id, memory_of(*id), std::nullopt});
+      return;
+    }
+    uint32_t memory = next_id;
+    if (auto id = traces.sharing(trace)) memory = memory_of(*id);
+    for (const auto& [first, other] : made)
+      if (other.storage().unsafeGetStorageImpl() == trace.storage().unsafeGetStorageImpl()) memory = first;
+    made.emplace_back(memory, trace);
+    call.results.push_back({position, item, next_id++, memory, Layout(trace)});
+  };
+  for (uint32_t i = 0; i < traces.stack().size(); ++i) {
+    const IValue& value = traces.stack()[i];
+    if (value.isTensorList()) {
+      c10::ArrayRef<IValue> items = value.toListRef();
+      call.result_lists.emplace_back(i, static_cast<uint32_t>(items.size()));
+      for (size_t k = 0; k < items.size(); ++k) add_result(i, static_cast<int32_t>(k), items[k].toTensor());
+    } else if (!value.isTensor()) {
+      return std::nullopt;
+    } else if (value.toTensor().defined()) {
+      add_result(i, TensorRef::kWhole, value.toTensor());
+    }
+  }
+  for (size_t i = 0; i < memories.size(); ++i) {
+    bool is_written = info.hidden_writes || info.written[operands.tensors[i].position];
+    call.writes_inputs |= is_written && memories[i].second;
+  }
+  note_line(call);
+  return call;
+}
+
+namespace {
+
+std::string text_of(PyObject* text) {
+  const char* data = PyUnicode_AsUTF8(text);
+  if (!data) PyErr_Clear();
+  return data ? data : "";
+}
+
+// Of this thread, innermost first. GIL held.
+std::vector<std::string> python_frames() {
+  std::vector<std::string> frames;
+  auto* frame = reinterpret_cast<PyFrameObject*>(Py_XNewRef(reinterpret_cast<PyObject*>(PyEval_GetFrame())));
+  while (frame) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    frames.push_back(text_of(code->co_filename) + ":" + std::to_string(PyFrame_GetLineNumber(frame)) + " in " +
+                     text_of(code->co_qualname));
+    Py_DECREF(code);
+    PyFrameObject* outer = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = outer;
+  }
+  return frames;
+}
+
+}  // namespace
+
+void Device::note_line(Call& call) {
+  py::Gil gil;
+  uint32_t index = line_finder_.current(lines_);
+  while (shared_lines_.size() < lines_.size())
+    shared_lines_.push_back(std::make_shared<graph::Line>(lines_[shared_lines_.size()]));
+  if (index != graph::Op::kNoLine) call.line = shared_lines_[index];
+  if (runtime::config().lazy_frames) call.frames = python_frames();
+}
+
+// ---- recording
+
+bool Device::record(const OperatorHandle& op, Stack* stack) {
+  size_t count = op.schema().arguments().size();
+  for (size_t i = stack->size() - count; i < stack->size(); ++i)
+    if ((*stack)[i].isDevice() && (*stack)[i].toDevice().is_lazy()) (*stack)[i] = backing_;
+  Args args(stack->data() + stack->size() - count, count);
+  Lock lock(lock_);
+  for (;;) {
+    Operands operands = bind(args);
+    Node* next = find(op, args, operands);
+    if (!next) {
+      uint64_t number = step_.number;
+      size_t op_count = step_.op_count, value_count = step_.values.size();
+      Memories memories;
+      for (const TensorRef& ref : operands.tensors)
+        memories.emplace_back(step_.values[ref.value].memory, step_.values[ref.value].is_input);
+      lock.unlock();
+      auto call = describe(op, args, operands, memories, static_cast<uint32_t>(value_count));
+      if (!call) return false;
+      lock.lock();
+      // Another thread may have been faster.
+      if (step_.number != number || step_.op_count != op_count || step_.values.size() != value_count) continue;
+      call->inputs = step_.new_inputs;
+      next = add(std::move(*call));
+    }
+    follow(*next, stack);
+    break;
+  }
+  bool is_long = static_cast<int64_t>(step_.op_count) >= runtime::config().lazy_graph_limit;
+  lock.unlock();
+  if (is_long) {
+    metrics_.count("steps ended at the limit");
+    end_step(false);
+  }
+  return true;
+}
+
+// The step goes on to `node`.
+void Device::follow(Node& node, Stack* stack) {
+  size_t count = node.args.size();
+  Args args(stack->data() + stack->size() - count, count);
+  for (uint32_t position : node.open) {
+    const IValue& number = args[position];
+    step_.numbers.push_back(number.isDouble() ? graph::bits_of(number.toDouble()) : number.toInt());
+  }
+  c10::SmallVector<at::Tensor, 4> made;
+  for (const Call::Result& result : node.results) {
+    if (!result.layout) {
+      auto ref = std::ranges::find(node.operands.tensors, result.id, &TensorRef::value);
+      made.push_back(operand(args, *ref));
+      continue;
+    }
+    auto contents = c10::make_intrusive<Contents>();
+    contents->step = step_.number;
+    contents->id = result.id;
+    bool is_input = result.memory != result.id && step_.values[result.memory].is_input;
+    step_.values.push_back({c10::weak_intrusive_ptr<Contents>(contents), result.memory, is_input});
+    made.push_back(make_lazy(std::move(contents), *result.layout));
+  }
+  step_.at = &node;
+  ++step_.op_count;
+  step_.new_inputs.clear();
+  step_.writes_inputs |= node.writes_inputs;
+  torch::jit::drop(*stack, count);
+  size_t base = stack->size();
+  stack->resize(base + node.op->schema().returns().size(), at::Tensor());
+  for (auto [position, length] : node.result_lists) {
+    c10::List<at::Tensor> list;
+    list.resize(length);
+    (*stack)[base + position] = std::move(list);
+  }
+  for (size_t i = 0; i < made.size(); ++i) {
+    auto [position, item] = std::pair(node.results[i].position, node.results[i].item);
+    if (item == TensorRef::kWhole)
+      (*stack)[base + position] = std::move(made[i]);
+    else
+      (*stack)[base + position].toTensorList().set(static_cast<size_t>(item), std::move(made[i]));
+  }
+}
+
+// ---- the end of a step
+
+std::vector<uint32_t> Device::live(std::vector<ContentsPtr>* contents) const {
+  std::vector<uint32_t> ids;
+  for (uint32_t id = 0; id < step_.values.size(); ++id) {
+    ContentsPtr alive = step_.values[id].contents.lock();
+    if (!alive || alive->run || alive->real.defined()) continue;
+    ids.push_back(id);
+    contents->push_back(std::move(alive));
+  }
+  return ids;
+}
+
+std::shared_ptr<Compiled> Device::compiled(Node& end, const std::vector<uint32_t>& outputs) {
+  size_t number_count = step_.numbers.size();
+  auto found = std::ranges::find(end.ends, outputs, &Node::End::outputs);
+  if (found != end.ends.end() && found->number_count == number_count) {
+    metrics_.count("graphs found");
+    return found->compiled;
+  }
+  if (found != end.ends.end()) end.ends.erase(found);
+  Timed timed(metrics_, "compile");
+  metrics_.count("graphs made");
+  auto made = std::make_shared<Compiled>(build_graph(end, outputs, generator_, backing_));
+  end.ends.push_back({outputs, number_count, made});
+  return made;
+}
+
+void Device::begin_step() {
+  ++step_.number;
+  step_.at = root_.get();
+  step_.op_count = 0;
+  step_.writes_inputs = false;
+  step_.inputs.clear();
+  step_.new_inputs.clear();
+  step_.numbers.clear();
+  step_.values.clear();
+  if (static_cast<int64_t>(node_count_) > runtime::config().lazy_cache_limit || !reuses_) {
+    if (reuses_) metrics_.count("caches dropped");
+    root_ = std::make_unique<Node>();
+    step_.at = root_.get();
+    node_count_ = 0;
+  }
+}
+
+// The run of the step that has ended; null if nothing was recorded in it.
+std::shared_ptr<Run> Device::end_step(Lock&) {
+  std::shared_ptr<Run> run;
+  if (step_.op_count > 0) {
+    Timed timed(metrics_, "end of step");
+    run = std::make_shared<Run>();
+    run->number = step_.number;
+    std::vector<uint32_t> outputs = live(&run->outputs);
+    latest_ = run->compiled = compiled(*step_.at, outputs);
+    run->inputs = std::move(step_.inputs);
+    run->inputs.resize(run->inputs.size() - step_.new_inputs.size());  // of calls that came to nothing
+    run->numbers = std::move(step_.numbers);
+    for (const ContentsPtr& output : run->outputs) output->run = run;
+    if (step_.writes_inputs) last_writer_ = run;
+    metrics_.count("steps");
+    metrics_.count("operators recorded", static_cast<int64_t>(step_.op_count));
+  }
+  begin_step();
+  return run;
+}
+
+void Device::end_step(bool wait) {
+  std::shared_ptr<Run> run;
+  bool waits = wait || !runtime::config().lazy_async;
+  {
+    Lock lock(lock_);  // so that nobody overtakes on the way to the queue
+    run = end_step(lock);
+    if (run) worker_.add(run, waits);
+  }
+  if (run && waits) worker_.wait_for(*run);
+}
+
+at::Tensor Device::real(const at::Tensor& lazy, bool to_write) {
+  ContentsPtr contents = share_contents(lazy);
+  std::shared_ptr<Run> run;
+  {
+    Lock lock(lock_);
+    bool is_pending = !contents->run && !contents->real.defined();
+    if (is_pending || step_.writes_inputs || (to_write && step_.op_count > 0)) {
+      run = end_step(lock);
+      if (run) worker_.add(run, true);
+    }
+    // Whichever is the last that makes or changes it; those before it have run by then.
+    for (const auto& other : {contents->run, last_writer_})
+      if (other && (!run || other->number > run->number)) run = other;
+  }
+  if (run) worker_.wait_for(*run);
+  if (to_write) worker_.wait();  // nobody may be reading it
+  Lock lock(lock_);
+  if (contents->run && !contents->real.defined()) {
+    std::shared_ptr<Run> failed = contents->run;
+    lock.unlock();
+    worker_.wait_for(*failed);  // throws
+  }
+  contents->run.reset();
+  if (last_writer_ == run) last_writer_.reset();
+  return contents->real;
+}
+
+void Device::before_fork() {
+  stop();
+  lock_.lock();
+  worker_.mutex().lock();
+}
+
+void Device::after_fork() {
+  worker_.mutex().unlock();
+  lock_.unlock();
+}
+
+// ---- for people
+
+void Device::set_forced(std::set<std::string> names) {
+  Lock lock(lock_);
+  has_forced_ = !names.empty();
+  forced_ = std::move(names);
+}
+
+std::set<std::string> Device::forced() {
+  Lock lock(lock_);
+  return forced_;
+}
+
+bool Device::is_forced(const std::string& name) {
+  if (!has_forced_) return false;
+  Lock lock(lock_);
+  return forced_.contains(name);
+}
+
+void Device::seed(uint64_t seed) {
+  end_step(true);
+  wait();
+  std::lock_guard lock(generator_.mutex());
+  generator_.set_current_seed(seed);
+}
+
+void Device::clear_cache() {
+  end_step(false);
+  Lock lock(lock_);
+  root_ = std::make_unique<Node>();
+  node_count_ = 0;
+  begin_step();
+}
+
+void Device::set_reuse(bool on) {
+  end_step(false);
+  Lock lock(lock_);
+  reuses_ = on;
+}
+
+std::pair<graph::Graph, std::vector<at::Tensor>> Device::pending(const std::vector<at::Tensor>* tensors) {
+  wait();  // inputs may still be on their way
+  Lock lock(lock_);
+  std::vector<ContentsPtr> contents;
+  std::vector<uint32_t> outputs = live(&contents);
+  if (tensors) {
+    outputs.clear();
+    for (const at::Tensor& tensor : *tensors) {
+      const Contents& held = contents_of(tensor);
+      if (held.step == step_.number) outputs.push_back(held.id);
+    }
+  }
+  graph::Graph graph = build_graph(*step_.at, outputs, IValue(), backing_, &step_.numbers);
+  graph::remove_dead_ops(graph);
+  std::vector<bool> is_used(graph.values.size());
+  for (const graph::Op& op : graph.ops)
+    for (const TensorRef& ref : op.tensors) is_used[ref.value] = true;
+  for (uint32_t output : outputs) is_used[output] = true;
+  std::vector<at::Tensor> inputs;
+  std::vector<graph::ValueId> used;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    if (!is_used[graph.inputs[i]]) continue;
+    const auto& [held, tensor] = step_.inputs[i];
+    used.push_back(graph.inputs[i]);
+    inputs.push_back(held ? held->real : tensor);
+  }
+  graph.inputs = std::move(used);
+  return {std::move(graph), std::move(inputs)};
+}
+
+std::vector<std::pair<std::string, std::vector<std::string>>> Device::pending_frames() {
+  Lock lock(lock_);
+  std::vector<std::pair<std::string, std::vector<std::string>>> found;
+  for (const Node* node = step_.at; node->parent; node = node->parent)
+    found.emplace_back(node->info->name, node->frames);
+  std::ranges::reverse(found);
+  return found;
+}
+
+std::shared_ptr<Compiled> Device::latest() {
+  Lock lock(lock_);
+  return latest_;
+}
+
+std::string Device::cache_dot() {
+  Lock lock(lock_);
+  std::string text = "digraph steps {\n  node [shape=box];\n  n0 [label=\"begin\"];\n";
+  std::vector<std::pair<const Node*, size_t>> todo{{root_.get(), 0}};
+  size_t count = 0;
+  while (!todo.empty()) {
+    auto [node, number] = todo.back();
+    todo.pop_back();
+    for (const auto& child : node->children) {
+      std::string name = "n" + std::to_string(++count);
+      std::string ends = child->ends.empty() ? "" : "\\n" + std::to_string(child->ends.size()) + " ends";
+      text += "  " + name + " [label=\"" + child->info->name + ends + "\"];\n";
+      text += "  n" + std::to_string(number) + " -> " + name + ";\n";
+      todo.emplace_back(child.get(), count);
+    }
+  }
+  return text + "}\n";
+}
+
+int64_t Device::tensor_id(const at::Tensor& lazy) { return reinterpret_cast<int64_t>(&contents_of(lazy)); }
+
+}  // namespace magneto::lazy

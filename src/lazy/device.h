@@ -1,0 +1,125 @@
+// The lazy device: records what programs do with its tensors, and runs it step by step.
+#pragma once
+#include <ATen/core/Generator.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lazy/metrics.h"
+#include "lazy/steps.h"
+#include "lazy/worker.h"
+#include "record/lines.h"
+
+namespace magneto::lazy {
+
+// What a step consists of so far. Owned by the lock of the device.
+struct Step {
+  struct Value {
+    c10::weak_intrusive_ptr<Contents> contents;  // of an input from elsewhere nothing
+    uint32_t memory;                             // the first value in the same memory,
+    bool is_input;                               // and whether that came from outside
+  };
+
+  uint64_t number = 1;
+  Node* at = nullptr;  // the last call
+  size_t op_count = 0;
+  bool writes_inputs = false;
+  std::vector<Input> inputs;
+  std::vector<Layout> new_inputs;  // that have come since the last call
+  std::vector<int64_t> numbers;
+  std::vector<Value> values;
+};
+
+class Device {
+ public:
+  explicit Device(c10::Device backing);
+
+  c10::Device backing() const { return backing_; }
+  Metrics& metrics() { return metrics_; }
+  const at::Generator& generator() const { return generator_; }
+
+  // Adds a call to the step: its results take the place of its arguments on the stack. False: it cannot be recorded,
+  // and nothing has happened.
+  bool record(const c10::OperatorHandle& op, c10::Stack* stack);
+
+  // What a lazy tensor holds, on the backing device: ends the step if need be, and waits. `to_write`: others may see it
+  // change.
+  at::Tensor real(const at::Tensor& lazy, bool to_write = false);
+  // Ends the step, if it has begun.
+  void end_step(bool wait);
+  // Until all that was ended has run.
+  void wait() { worker_.wait(); }
+  void stop() { worker_.stop(); }
+  // Around fork(): nothing is under way, and nobody has a lock.
+  void before_fork();
+  void after_fork();
+
+  // Names of operators that are never recorded.
+  void set_forced(std::set<std::string> names);
+  std::set<std::string> forced();
+  bool is_forced(const std::string& name);
+
+  void seed(uint64_t seed);
+  void clear_cache();
+  void set_reuse(bool on);
+  // What the step does so far, with these tensors as outputs, or with all that are alive; and its inputs.
+  std::pair<graph::Graph, std::vector<at::Tensor>> pending(const std::vector<at::Tensor>* tensors);
+  // Its operators, each with the Python frames that called it if config.lazy_frames was on, innermost first.
+  std::vector<std::pair<std::string, std::vector<std::string>>> pending_frames();
+  // The last one that was ended.
+  std::shared_ptr<Compiled> latest();
+  // The calls of all steps that were seen, for Graphviz.
+  std::string cache_dot();
+  int64_t tensor_id(const at::Tensor& lazy);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  using Args = c10::ArrayRef<c10::IValue>;
+
+  // What is known of the operands of a call, in their order.
+  using Memories = c10::SmallVector<std::pair<uint32_t, bool>, 4>;
+
+  uint32_t bind(const at::Tensor& tensor);
+  Operands bind(Args args);
+  Node* find(const c10::OperatorHandle& op, Args args, const Operands& operands);
+  std::optional<Call> describe(const c10::OperatorHandle& op, Args args, const Operands& operands,
+                               const Memories& memories, uint32_t next_id);
+  void note_line(Call& call);
+  Node* add(Call call);
+  void follow(Node& node, c10::Stack* stack);
+  std::vector<uint32_t> live(std::vector<ContentsPtr>* contents) const;
+  std::shared_ptr<Compiled> compiled(Node& end, const std::vector<uint32_t>& outputs);
+  void begin_step();
+  std::shared_ptr<Run> end_step(Lock& lock);
+
+  const c10::Device backing_;
+  at::Generator generator_;
+  Metrics metrics_;
+  Worker worker_{metrics_};
+
+  std::mutex lock_;  // of all below; nobody who has it waits for the GIL
+  Step step_;
+  std::unique_ptr<Node> root_;
+  size_t node_count_ = 0;
+  bool reuses_ = true;
+  std::shared_ptr<Compiled> latest_;
+  std::shared_ptr<Run> last_writer_;  // the last run that changes what was there before it
+  std::set<std::string> forced_;
+  std::atomic<bool> has_forced_ = false;
+
+  // Owned by the GIL.
+  record::Lines line_finder_;
+  std::vector<graph::Line> lines_;
+  std::vector<std::shared_ptr<const graph::Line>> shared_lines_;  // parallel to `lines_`
+};
+
+// The one that magneto.lazy.init() has made. Null: none.
+Device* device();
+
+}  // namespace magneto::lazy

@@ -1,0 +1,79 @@
+// What the steps of the lazy device did, as a trie of operators: a step that does what an earlier one did walks along
+// it, and finds there what its tensors look like and, at its end, what runs it.
+#pragma once
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/graph.h"
+#include "lazy/tensor.h"
+#include "runtime/executor.h"
+
+namespace magneto::lazy {
+
+// A step that can be run.
+struct Compiled {
+  explicit Compiled(graph::Graph graph) : executor(std::move(graph), {true}) {}
+  runtime::Executor executor;
+};
+
+// The tensors among the arguments of a call, as values of the step.
+struct Operands {
+  c10::SmallVector<graph::TensorRef, 4> tensors;
+  c10::SmallVector<graph::TensorList, 1> lists;
+};
+
+// A call of an operator, as a step does it.
+struct Call {
+  struct Result {
+    uint32_t position;
+    int32_t item;  // or TensorRef::kWhole
+    uint32_t id;   // an argument that is returned, or the next value
+    uint32_t memory;
+    std::optional<Layout> layout;  // none: it is an argument
+  };
+
+  std::optional<c10::OperatorHandle> op;  // none: nothing has been called yet
+  const graph::SchemaInfo* info = nullptr;
+  std::vector<c10::IValue> args;  // tensors and lists of tensors are None here
+  Operands operands;
+  c10::SmallVector<uint32_t, 1> open;  // positions of numbers that each step gives anew
+  std::vector<Layout> inputs;          // values that came into the step since the call before
+  std::vector<Result> results;
+  std::vector<std::pair<uint32_t, uint32_t>> result_lists;  // position and length
+  bool writes_inputs = false;                               // changes what earlier steps have made
+  std::shared_ptr<const graph::Line> line;                  // of the user's program; may be null
+  std::vector<std::string> frames;                          // if somebody asked for them
+};
+
+// A call behind those on the way from the root.
+struct Node : Call {
+  struct End {
+    std::vector<uint32_t> outputs;
+    size_t number_count;  // that were open when it was compiled; more of them may be now
+    std::shared_ptr<Compiled> compiled;
+  };
+
+  Node() = default;
+  Node(Call call, Node* parent) : Call(std::move(call)), parent(parent) {}
+
+  Node* parent = nullptr;
+  std::vector<std::unique_ptr<Node>> children;
+  std::vector<End> ends;
+};
+
+// Whether it is the operator with these arguments. If only numbers differ that may be left open, their positions.
+bool matches(const Call& call, const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args, const Operands& operands,
+             c10::SmallVectorImpl<uint32_t>* differ);
+
+// The calls from the root to `end`. `generator` is drawn from where the program named none. `numbers`: what was left
+// open is fixed to these; otherwise it is an input.
+graph::Graph build_graph(const Node& end, const std::vector<uint32_t>& outputs, const c10::IValue& generator,
+                         c10::Device device, const std::vector<int64_t>* numbers = nullptr);
+
+}  // namespace magneto::lazy
