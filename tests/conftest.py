@@ -57,6 +57,7 @@ WITHOUT_CAPTURE = {
     "test_guards_torch.py",
     "test_house.py",
     "test_joint.py",
+    "test_lazy_opinfo.py",
     "test_opinfo.py",
     "test_recording.py",
     "test_shape_rules.py",

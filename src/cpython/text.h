@@ -16,13 +16,14 @@ inline std::string text(PyObject* object) {
 inline std::string type_name(PyObject* object) { return Py_TYPE(object)->tp_name; }
 
 // At most `limit` bytes of repr(object), in whole characters. PyObject_Repr, and the repr of an int, would serve
-// signals, whose handlers raise.
+// signals, whose handlers raise; and CPython writes large numbers by Python code unless they are hexadecimal.
 inline std::string repr(PyObject* object, size_t limit = 80) {
-  if (int is_large = 0; PyLong_CheckExact(object)) {
+  int is_large = 0;
+  if (PyLong_CheckExact(object)) {
     long long number = PyLong_AsLongLongAndOverflow(object, &is_large);
     if (!is_large) return std::to_string(number);
   }
-  Ref result = Ref::steal(Py_TYPE(object)->tp_repr(object));
+  Ref result = Ref::steal(is_large ? PyNumber_ToBase(object, 16) : Py_TYPE(object)->tp_repr(object));
   if (!result) {
     PyErr_Clear();
     return "<" + type_name(object) + ">";

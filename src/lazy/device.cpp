@@ -1,7 +1,7 @@
 // How a call becomes the next operator of the step, and how a step ends.
 #include "lazy/device.h"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/ops/clone.h>
 
 #include <algorithm>
@@ -21,10 +21,16 @@ using c10::OperatorHandle;
 using c10::Stack;
 using graph::TensorRef;
 
+namespace {
+constexpr size_t kRecent = 16;
+}
+
 Device* device() { return runtime::process_state().lazy_device; }
 
 Device::Device(c10::Device backing)
-    : backing_(backing), generator_(at::detail::createCPUGenerator()), root_(std::make_unique<Node>()) {
+    : backing_(backing),
+      generator_(at::globalContext().defaultGenerator(backing).clone()),
+      root_(std::make_unique<Node>()) {
   step_.at = root_.get();
 }
 
@@ -56,7 +62,7 @@ Operands Device::bind(Args args) {
     if (args[i].isTensor()) {
       const at::Tensor& tensor = args[i].toTensor();
       if (tensor.defined()) operands.tensors.push_back({i, TensorRef::kWhole, bind(tensor)});
-    } else if (args[i].isTensorList() || args[i].isOptionalTensorList()) {
+    } else if (is_tensor_list(args[i])) {
       c10::ArrayRef<IValue> items = args[i].toListRef();
       operands.lists.push_back({i, static_cast<uint32_t>(items.size()), args[i].isOptionalTensorList()});
       for (uint32_t k = 0; k < items.size(); ++k) {
@@ -104,6 +110,23 @@ Node* Device::add(Call call) {
 // ---- an operator that is met for the first time
 
 namespace {
+
+// How many elements it takes depends on the contents of the mask.
+bool takes_mask(const graph::SchemaInfo& info, c10::ArrayRef<IValue> args) {
+  if (!info.indexing) return false;
+  bool found = false;
+  record::each_tensor(args[1], [&](const at::Tensor& index) {
+    found |= index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
+  });
+  return found;
+}
+
+// Who has the tensor expects to see it change at once.
+bool writes_elsewhere(const graph::SchemaInfo& info, c10::ArrayRef<IValue> args, const Operands& operands) {
+  return std::ranges::any_of(operands.tensors, [&](const TensorRef& ref) {
+    return info.written[ref.position] && !is_lazy(operand(args, ref));
+  });
+}
 
 // Stands for the operands of a call while its results are worked out.
 class Traces {
@@ -157,12 +180,13 @@ class Traces {
 std::optional<Call> Device::describe(const OperatorHandle& op, Args args, const Operands& operands,
                                      const Memories& memories, uint32_t next_id) {
   const graph::SchemaInfo& info = graph::schema_info(op);
-  if (info.answer != graph::Answer::None) return std::nullopt;
+  if (info.answer != graph::Answer::None || takes_mask(info, args) || writes_elsewhere(info, args, operands))
+    return std::nullopt;
   Traces traces(args, operands, backing_);
   c10::DispatchKeySet keys(backing_.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
   try {
     record::infer(op, info, keys, &traces.stack());
-  } catch (const record::NotInferable&) {
+  } catch (const std::exception&) {  // it wants contents, or the user made a mistake: the real kernel will tell
     return std::nullopt;
   }
   if (!traces.are_as_before()) return std::nullopt;
@@ -171,8 +195,7 @@ std::optional<Call> Device::describe(const OperatorHandle& op, Args args, const 
   call.info = &info;
   call.operands = operands;
   for (const IValue& arg : args) {
-    bool is_tensor = arg.isTensor() || arg.isTensorList() || arg.isOptionalTensorList();
-    call.args.push_back(is_tensor ? IValue() : arg);
+    call.args.push_back(arg.isTensor() || is_tensor_list(arg) ? IValue() : arg);
   }
   auto memory_of = [&](uint32_t id) {
     auto found = std::ranges::find(operands.tensors, id, &TensorRef::value);
@@ -253,6 +276,7 @@ bool Device::record(const OperatorHandle& op, Stack* stack) {
   for (size_t i = stack->size() - count; i < stack->size(); ++i)
     if ((*stack)[i].isDevice() && (*stack)[i].toDevice().is_lazy()) (*stack)[i] = backing_;
   Args args(stack->data() + stack->size() - count, count);
+  Results results;
   Lock lock(lock_);
   for (;;) {
     Operands operands = bind(args);
@@ -272,11 +296,13 @@ bool Device::record(const OperatorHandle& op, Stack* stack) {
       call->inputs = step_.new_inputs;
       next = add(std::move(*call));
     }
-    follow(*next, stack);
+    results = follow(*next, args);
     break;
   }
   bool is_long = static_cast<int64_t>(step_.op_count) >= runtime::config().lazy_graph_limit;
   lock.unlock();
+  torch::jit::drop(*stack, count);  // which may wait for the GIL
+  for (IValue& result : results) stack->push_back(std::move(result));
   if (is_long) {
     metrics_.count("steps ended at the limit");
     end_step(false);
@@ -284,10 +310,8 @@ bool Device::record(const OperatorHandle& op, Stack* stack) {
   return true;
 }
 
-// The step goes on to `node`.
-void Device::follow(Node& node, Stack* stack) {
-  size_t count = node.args.size();
-  Args args(stack->data() + stack->size() - count, count);
+// The step goes on to `node`. What it returns.
+Device::Results Device::follow(Node& node, Args args) {
   for (uint32_t position : node.open) {
     const IValue& number = args[position];
     step_.numbers.push_back(number.isDouble() ? graph::bits_of(number.toDouble()) : number.toInt());
@@ -310,21 +334,21 @@ void Device::follow(Node& node, Stack* stack) {
   ++step_.op_count;
   step_.new_inputs.clear();
   step_.writes_inputs |= node.writes_inputs;
-  torch::jit::drop(*stack, count);
-  size_t base = stack->size();
-  stack->resize(base + node.op->schema().returns().size(), at::Tensor());
+  Results results;
+  for (size_t i = node.op->schema().returns().size(); i > 0; --i) results.emplace_back(at::Tensor());
   for (auto [position, length] : node.result_lists) {
     c10::List<at::Tensor> list;
     list.resize(length);
-    (*stack)[base + position] = std::move(list);
+    results[position] = std::move(list);
   }
   for (size_t i = 0; i < made.size(); ++i) {
     auto [position, item] = std::pair(node.results[i].position, node.results[i].item);
     if (item == TensorRef::kWhole)
-      (*stack)[base + position] = std::move(made[i]);
+      results[position] = std::move(made[i]);
     else
-      (*stack)[base + position].toTensorList().set(static_cast<size_t>(item), std::move(made[i]));
+      results[position].toTensorList().set(static_cast<size_t>(item), std::move(made[i]));
   }
+  return results;
 }
 
 // ---- the end of a step
@@ -351,6 +375,8 @@ std::shared_ptr<Compiled> Device::compiled(Node& end, const std::vector<uint32_t
   Timed timed(metrics_, "compile");
   metrics_.count("graphs made");
   auto made = std::make_shared<Compiled>(build_graph(end, outputs, generator_, backing_));
+  recent_.push_back(made);
+  if (recent_.size() > kRecent) recent_.pop_front();
   end.ends.push_back({outputs, number_count, made});
   return made;
 }
@@ -379,6 +405,7 @@ std::shared_ptr<Run> Device::end_step(Lock&) {
     Timed timed(metrics_, "end of step");
     run = std::make_shared<Run>();
     run->number = step_.number;
+    std::fegetenv(&run->floats);
     std::vector<uint32_t> outputs = live(&run->outputs);
     latest_ = run->compiled = compiled(*step_.at, outputs);
     run->inputs = std::move(step_.inputs);
@@ -401,33 +428,46 @@ void Device::end_step(bool wait) {
     run = end_step(lock);
     if (run) worker_.add(run, waits);
   }
-  if (run && waits) worker_.wait_for(*run);
+  if (wait)
+    worker_.wait();
+  else if (run && waits)
+    worker_.wait_for(*run);
+  worker_.rethrow_unseen();
+}
+
+void Device::wait() {
+  worker_.wait();
+  worker_.rethrow_unseen();
 }
 
 at::Tensor Device::real(const at::Tensor& lazy, bool to_write) {
   ContentsPtr contents = share_contents(lazy);
-  std::shared_ptr<Run> run;
+  std::shared_ptr<Run> maker, last;
   {
     Lock lock(lock_);
     bool is_pending = !contents->run && !contents->real.defined();
     if (is_pending || step_.writes_inputs || (to_write && step_.op_count > 0)) {
-      run = end_step(lock);
-      if (run) worker_.add(run, true);
+      last = end_step(lock);
+      if (last) worker_.add(last, true);
     }
+    maker = contents->run;
     // Whichever is the last that makes or changes it; those before it have run by then.
-    for (const auto& other : {contents->run, last_writer_})
-      if (other && (!run || other->number > run->number)) run = other;
+    for (const auto& other : {maker, last_writer_})
+      if (other && (!last || other->number > last->number)) last = other;
   }
-  if (run) worker_.wait_for(*run);
-  if (to_write) worker_.wait();  // nobody may be reading it
+  if (to_write)
+    worker_.wait();  // nobody may be reading it
+  else if (last)
+    worker_.wait_for(*last);
   Lock lock(lock_);
-  if (contents->run && !contents->real.defined()) {
-    std::shared_ptr<Run> failed = contents->run;
+  if (!contents->real.defined()) {
     lock.unlock();
-    worker_.wait_for(*failed);  // throws
+    worker_.rethrow(*maker);
   }
   contents->run.reset();
-  if (last_writer_ == run) last_writer_.reset();
+  if (last_writer_ == last) last_writer_.reset();
+  lock.unlock();
+  worker_.rethrow_unseen();  // of what was to be written, perhaps there
   return contents->real;
 }
 
@@ -463,9 +503,20 @@ bool Device::is_forced(const std::string& name) {
 
 void Device::seed(uint64_t seed) {
   end_step(true);
-  wait();
   std::lock_guard lock(generator_.mutex());
   generator_.set_current_seed(seed);
+}
+
+at::Tensor Device::random_state() {
+  end_step(true);
+  std::lock_guard lock(generator_.mutex());
+  return generator_.get_state();
+}
+
+void Device::set_random_state(const at::Tensor& state) {
+  end_step(true);
+  std::lock_guard lock(generator_.mutex());
+  generator_.set_state(state);
 }
 
 void Device::clear_cache() {
@@ -477,7 +528,7 @@ void Device::clear_cache() {
 }
 
 void Device::set_reuse(bool on) {
-  end_step(false);
+  clear_cache();
   Lock lock(lock_);
   reuses_ = on;
 }
@@ -524,6 +575,11 @@ std::vector<std::pair<std::string, std::vector<std::string>>> Device::pending_fr
 std::shared_ptr<Compiled> Device::latest() {
   Lock lock(lock_);
   return latest_;
+}
+
+std::vector<std::shared_ptr<Compiled>> Device::recent() {
+  Lock lock(lock_);
+  return {recent_.begin(), recent_.end()};
 }
 
 std::string Device::cache_dot() {

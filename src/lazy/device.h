@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -51,10 +52,10 @@ class Device {
   // What a lazy tensor holds, on the backing device: ends the step if need be, and waits. `to_write`: others may see it
   // change.
   at::Tensor real(const at::Tensor& lazy, bool to_write = false);
-  // Ends the step, if it has begun.
+  // Ends the step, if it has begun. Throws what an earlier one threw, if nobody has seen it yet.
   void end_step(bool wait);
-  // Until all that was ended has run.
-  void wait() { worker_.wait(); }
+  // Until all that was ended has run. Throws likewise.
+  void wait();
   void stop() { worker_.stop(); }
   // Around fork(): nothing is under way, and nobody has a lock.
   void before_fork();
@@ -66,6 +67,8 @@ class Device {
   bool is_forced(const std::string& name);
 
   void seed(uint64_t seed);
+  at::Tensor random_state();
+  void set_random_state(const at::Tensor& state);
   void clear_cache();
   void set_reuse(bool on);
   // What the step does so far, with these tensors as outputs, or with all that are alive; and its inputs.
@@ -74,6 +77,8 @@ class Device {
   std::vector<std::pair<std::string, std::vector<std::string>>> pending_frames();
   // The last one that was ended.
   std::shared_ptr<Compiled> latest();
+  // The last few that were made.
+  std::vector<std::shared_ptr<Compiled>> recent();
   // The calls of all steps that were seen, for Graphviz.
   std::string cache_dot();
   int64_t tensor_id(const at::Tensor& lazy);
@@ -81,6 +86,7 @@ class Device {
  private:
   using Lock = std::unique_lock<std::mutex>;
   using Args = c10::ArrayRef<c10::IValue>;
+  using Results = c10::SmallVector<c10::IValue, 3>;
 
   // What is known of the operands of a call, in their order.
   using Memories = c10::SmallVector<std::pair<uint32_t, bool>, 4>;
@@ -92,7 +98,7 @@ class Device {
                                const Memories& memories, uint32_t next_id);
   void note_line(Call& call);
   Node* add(Call call);
-  void follow(Node& node, c10::Stack* stack);
+  Results follow(Node& node, Args args);
   std::vector<uint32_t> live(std::vector<ContentsPtr>* contents) const;
   std::shared_ptr<Compiled> compiled(Node& end, const std::vector<uint32_t>& outputs);
   void begin_step();
@@ -103,12 +109,14 @@ class Device {
   Metrics metrics_;
   Worker worker_{metrics_};
 
-  std::mutex lock_;  // of all below; nobody who has it waits for the GIL
+  // Of all below. Nobody who has it waits for the GIL, or drops a tensor that Python may have.
+  std::mutex lock_;
   Step step_;
   std::unique_ptr<Node> root_;
   size_t node_count_ = 0;
   bool reuses_ = true;
   std::shared_ptr<Compiled> latest_;
+  std::deque<std::shared_ptr<Compiled>> recent_;
   std::shared_ptr<Run> last_writer_;  // the last run that changes what was there before it
   std::set<std::string> forced_;
   std::atomic<bool> has_forced_ = false;

@@ -13,6 +13,8 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -153,7 +155,11 @@ void set_kernel(const OperatorHandle&, DispatchKeySet, Stack* stack) {
 void resize_kernel(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
   size_t count = op.schema().arguments().size();
   at::Tensor self = torch::jit::peek(*stack, 0, count).toTensor();
-  torch::jit::peek(*stack, 0, count) = at::alias(device()->real(self, true));
+  for (size_t i = stack->size() - count; i < stack->size(); ++i) {
+    record::map_tensors((*stack)[i], [](const at::Tensor& tensor) {
+      return is_lazy(tensor) ? at::alias(device()->real(tensor, true)) : tensor;
+    });
+  }
   BelowModes below;
   op.callBoxed(stack);
   become(self, make_lazy(stack->back().toTensor()));
@@ -187,7 +193,9 @@ void attention_kernel(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
   };
   auto scale = args[6].toOptional<double>();
   int64_t choice = 0;
-  if (device()->backing().is_cpu()) {
+  std::optional<at::Tensor> mask = args[3].toOptional<at::Tensor>();
+  bool derives_mask = mask && mask->defined() && mask->requires_grad() && c10::GradMode::is_enabled();
+  if (device()->backing().is_cpu() && !derives_mask) {
     auto chooser = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_sdp_choice", "");
     Stack asked;
     for (size_t i = 0; i < kCount; ++i) asked.push_back(i < 4 ? IValue(stand_in(args[i])) : args[i]);
@@ -197,9 +205,12 @@ void attention_kernel(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
   if (choice != kFlash) {
     return op.redispatchBoxed(DispatchKeySet(DispatchKey::CompositeImplicitAutograd), stack);
   }
+  if (mask && mask->defined() && mask->scalar_type() == at::kBool) {
+    at::Tensor added = at::zeros_like(*mask, args[0].toTensor().scalar_type());
+    mask = added.masked_fill_(mask->logical_not(), -std::numeric_limits<double>::infinity());
+  }
   at::Tensor result = std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
-      args[0].toTensor(), args[1].toTensor(), args[2].toTensor(), args[4].toDouble(), args[5].toBool(),
-      args[3].toOptional<at::Tensor>(), scale));
+      args[0].toTensor(), args[1].toTensor(), args[2].toTensor(), args[4].toDouble(), args[5].toBool(), mask, scale));
   torch::jit::drop(*stack, kCount);
   stack->emplace_back(std::move(result));
 }
@@ -232,27 +243,36 @@ class Registrations {
   void add(const OperatorHandle& op) {
     const graph::SchemaInfo& info = graph::schema_info(op);
     const std::string& name = info.name;
-    if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) || op.schema().arguments().empty()) return;
+    DispatchKey below = device()->backing().is_cuda() ? DispatchKey::CUDA : DispatchKey::CPU;
+    bool is_composite = op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+    if ((is_composite && !op.hasKernelForDispatchKey(below)) || op.schema().arguments().empty()) return;
     if (name == "aten::copy_") return add<&copy_kernel>(op.operator_name());
     if (name == "aten::_to_copy") return add<&to_copy_kernel>(op.operator_name());
     if (name == "aten::alias" || name == "aten::detach") return add<&alias_kernel>(op.operator_name());
     if (name == "aten::set_.source_Tensor") return add<&set_kernel>(op.operator_name());
-    if (name == "aten::resize_") return add<&resize_kernel>(op.operator_name());
+    if (name == "aten::resize_" || name == "aten::resize_as_") return add<&resize_kernel>(op.operator_name());
     if (is_view_in_place(op)) return add<&view_in_place_kernel>(op.operator_name());
     if (info.answer == graph::Answer::Number || info.answer == graph::Answer::Value)
       return add<&read_kernel>(op.operator_name());
     if (info.answer == graph::Answer::Metadata) return add<&metadata_kernel>(op.operator_name());
     if (info.dynamic_shape && !info.indexing) return add<&fall_back_kernel>(op.operator_name());
-    if (op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+    if (info.random && !takes_generator(op)) return;  // its parts do
+    if (is_composite || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional))
       add<&record_kernel>(op.operator_name());
+  }
+
+  static bool takes_generator(const OperatorHandle& op) {
+    return std::ranges::any_of(op.schema().arguments(),
+                               [](const auto& argument) { return argument.name() == "generator"; });
   }
 
   bool is_view_in_place(const OperatorHandle& op) const {
     std::string name = op.schema().name();
     if (!op.hasTag(at::Tag::inplace_view) || !name.ends_with('_')) return false;
     name.pop_back();
-    return dispatcher_.findSchema({name, op.schema().overload_name()}).has_value();
+    auto functional = dispatcher_.findSchema({name, op.schema().overload_name()});
+    return functional && graph::schema_info(*functional).returns_view;
   }
 
   c10::Dispatcher& dispatcher_ = c10::Dispatcher::singleton();

@@ -1,6 +1,8 @@
 // How calls are compared with operators of the trie, and how a way through it becomes a graph.
 #include "lazy/steps.h"
 
+#include <ATen/core/jit_type.h>
+
 #include <algorithm>
 #include <map>
 #include <ranges>
@@ -12,23 +14,10 @@ using graph::TensorRef;
 
 namespace {
 
-bool is_tensor_list(const IValue& value) { return value.isTensorList() || value.isOptionalTensorList(); }
-
-template <class Item>
-bool same_items(const IValue& a, const IValue& b) {
-  auto x = a.to<c10::List<Item>>(), y = b.to<c10::List<Item>>();
-  return x.size() == y.size() && std::equal(x.begin(), x.end(), y.begin());
-}
-
 bool same_constant(const IValue& a, const IValue& b) {
   if (a.isInt() || a.isDouble() || a.isBool()) return graph::same_number(a, b);
   if (a.isNone()) return b.isNone() || (b.isTensor() && !b.toTensor().defined());
-  if (a.isIntList()) return b.isIntList() && same_items<int64_t>(a, b);
-  if (a.isBoolList()) return b.isBoolList() && same_items<bool>(a, b);
-  if (a.isList() && b.isList()) {
-    c10::ArrayRef<IValue> x = a.toListRef(), y = b.toListRef();
-    return std::ranges::equal(x, y, same_constant);
-  }
+  if (a.isList()) return b.isList() && std::ranges::equal(a.toListRef(), b.toListRef(), same_constant);
   if (a.isGenerator()) return b.isGenerator() && a.toGenerator() == b.toGenerator();
   if (a.isComplexDouble()) return graph::same_number(a, b);
   if (a.isString()) return b.isString() && a.toStringRef() == b.toStringRef();
@@ -38,7 +27,9 @@ bool same_constant(const IValue& a, const IValue& b) {
 
 bool may_stay_open(const c10::OperatorHandle& op, uint32_t position) {
   const auto& schema = op.schema();
-  auto kind = schema.arguments()[position].type()->kind();
+  c10::TypePtr type = schema.arguments()[position].type();
+  if (const auto& optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  auto kind = type->kind();
   if (kind != c10::TypeKind::NumberType && kind != c10::TypeKind::FloatType) return false;
   return !schema.name().starts_with("aten::arange") && !schema.name().starts_with("aten::range");
 }
@@ -59,10 +50,7 @@ bool matches(const Call& call, const c10::OperatorHandle& op, c10::ArrayRef<IVal
   if (!std::ranges::equal(call.operands.tensors, operands.tensors, same)) return false;
   for (uint32_t i = 0; i < args.size(); ++i) {
     const IValue& known = call.args[i];
-    if (args[i].isTensor() || is_tensor_list(args[i])) {
-      if (!known.isNone()) return false;
-      continue;
-    }
+    if (known.isNone() && (args[i].isTensor() || is_tensor_list(args[i]))) continue;
     if (std::ranges::find(call.open, i) != call.open.end()) {
       if (!same_type(known, args[i])) return differ->clear(), false;
       continue;
@@ -75,6 +63,11 @@ bool matches(const Call& call, const c10::OperatorHandle& op, c10::ArrayRef<IVal
              call.operands.lists, operands.lists,
              [](const auto& a, const auto& b) { return a.position == b.position && a.size == b.size; }) &&
          differ->empty();
+}
+
+bool is_tensor_list(const IValue& value) {
+  if (!value.isList() || value.isIntList()) return false;  // which is told fast
+  return value.isTensorList() || value.isOptionalTensorList();
 }
 
 // ---- graphs

@@ -67,6 +67,8 @@ struct Node : Call {
   std::vector<End> ends;
 };
 
+bool is_tensor_list(const c10::IValue& value);
+
 // Whether it is the operator with these arguments. If only numbers differ that may be left open, their positions.
 bool matches(const Call& call, const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args, const Operands& operands,
              c10::SmallVectorImpl<uint32_t>* differ);

@@ -79,6 +79,14 @@ void Worker::work() {
 
 void Worker::execute(Run& run) {
   Timed timed(metrics_, "execute");
+  struct Floats {
+    std::fenv_t before;
+    explicit Floats(const std::fenv_t& wanted) {
+      std::fegetenv(&before);
+      std::fesetenv(&wanted);
+    }
+    ~Floats() { std::fesetenv(&before); }
+  } floats(run.floats);
   const runtime::Executor& executor = run.compiled->executor;
   const graph::Op* failed = nullptr;
   runtime::Slots slots(executor.slot_count());
@@ -137,18 +145,27 @@ void Worker::wait_until(Condition condition) {
 
 void Worker::wait_for(const Run& run) {
   wait_until([&] { return run.is_done; });
-  std::lock_guard lock(lock_);
-  if (run.error == unseen_error_) unseen_error_ = nullptr;
-  if (run.error) std::rethrow_exception(run.error);
 }
 
 void Worker::wait() {
   wait_until([this] { return runs_.empty(); });
-  std::unique_lock lock(lock_);
-  if (auto error = std::exchange(unseen_error_, nullptr)) {
-    lock.unlock();
-    std::rethrow_exception(error);
+}
+
+void Worker::rethrow(const Run& run) {
+  {
+    std::lock_guard lock(lock_);
+    if (run.error == unseen_error_) unseen_error_ = nullptr;
   }
+  std::rethrow_exception(run.error);
+}
+
+void Worker::rethrow_unseen() {
+  std::exception_ptr error;
+  {
+    std::lock_guard lock(lock_);
+    error = std::exchange(unseen_error_, nullptr);
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 void Worker::stop() {

@@ -1,5 +1,6 @@
 // Runs ended steps one after the other, on a thread of its own or on the one that waits for them.
 #pragma once
+#include <cfenv>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -27,6 +28,7 @@ struct Run {
   std::vector<Input> inputs;
   std::vector<int64_t> numbers;      // what was left open in it
   std::vector<ContentsPtr> outputs;  // parallel to the outputs of the graph
+  std::fenv_t floats;                // how the program wants floats to be treated (torch.set_flush_denormal)
 
   // Owned by the worker's lock.
   bool is_done = false;
@@ -39,11 +41,14 @@ class Worker {
 
   // It will run behind all that were given earlier. `waits`: the caller comes back for it at once.
   void add(std::shared_ptr<Run> run, bool waits);
-  // Runs it, and those before it, if nobody else does. Throws what the run threw, each time it is asked, and what a
-  // signal handler raises meanwhile.
+  // Runs it, and those before it, if nobody else does. Throws what a signal handler raises meanwhile.
   void wait_for(const Run& run);
-  // Until nothing is under way; throws what a run threw since the last time, once.
+  // Throws what it threw, each time.
+  [[noreturn]] void rethrow(const Run& run);
+  // Until nothing is under way.
   void wait();
+  // Throws what a run threw, if nobody has seen it yet.
+  void rethrow_unseen();
   // For fork() and the end of the process: the thread ends when all is done, and another one is made when it is needed.
   void stop();
   // Keeps others out while the process forks.

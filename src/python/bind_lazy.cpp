@@ -89,6 +89,13 @@ nb::object latest() {
   return nb::steal(runtime::process_state().wrap_graph(compiled->executor.graph(), {}));
 }
 
+std::vector<nb::object> recent() {
+  std::vector<nb::object> graphs;
+  for (const auto& compiled : device().recent())
+    graphs.push_back(nb::steal(runtime::process_state().wrap_graph(compiled->executor.graph(), {})));
+  return graphs;
+}
+
 using Timer = std::tuple<int64_t, double, std::vector<double>>;
 std::map<std::string, Timer> timers() {
   std::map<std::string, Timer> found;
@@ -107,8 +114,14 @@ void bind_lazy(nb::module_& module) {
   module.def("lazy_wait", [] { translated([] { device().wait(); }); });
   module.def("lazy_stop", [] { device().stop(); });
   module.def("lazy_seed", [](uint64_t seed) { translated([&] { device().seed(seed); }); }, nb::arg("seed"));
+  module.def("lazy_random_state", [] { return wrap(translated([] { return device().random_state(); })); });
+  module.def(
+      "lazy_set_random_state",
+      [](nb::handle state) { translated([&] { device().set_random_state(unwrap(state, "set_rng_state")); }); },
+      nb::arg("state"));
   module.def("lazy_pending", &pending, nb::arg("tensors").none());
   module.def("lazy_latest", &latest);
+  module.def("lazy_recent", &recent);
   module.def(
       "lazy_tensor_id", [](nb::handle tensor) { return device().tensor_id(unwrap_lazy(tensor)); }, nb::arg("tensor"));
   module.def(

@@ -16,8 +16,10 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from magneto import _C
-from magneto.lazy import backend
+from magneto.lazy import backend, device_module
+from magneto.lazy.device_module import get_rng_state, manual_seed, set_rng_state
 from magneto.lazy.metrics import counter_names, counter_value, metrics_report, reset_metrics
+from magneto.lazy.report import report
 from magneto.settings import config
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "get_force_fallback",
     "get_frames",
     "get_graph_hash",
+    "get_rng_state",
     "get_symbolic_shape_mode",
     "get_tensor_id",
     "get_tensors_backend",
@@ -41,9 +44,11 @@ __all__ = [
     "manual_seed",
     "mark_step",
     "metrics_report",
+    "report",
     "reset_metrics",
     "set_force_fallback",
     "set_reuse_ir",
+    "set_rng_state",
     "set_symbolic_shape_mode",
     "sync_multi",
     "wait_device_ops",
@@ -52,9 +57,16 @@ __all__ = [
 
 def init(device: str = "cpu") -> None:
     """Makes the device ``lazy``, over ``device``. Once per process; again is the same as not at all."""
-    if _C.lazy_exists():
-        return _C.lazy_init(device)
-    _C.lazy_init(device)
+    place = torch.device(device)
+    if place.type not in ("cpu", "cuda"):
+        raise _C.UserError(f"the lazy device runs on cpu or cuda, not on {device}")
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise _C.UserError("there is no CUDA device here; magneto.lazy.init() runs steps on the CPU")
+    is_new = not _C.lazy_exists()
+    _C.lazy_init("cpu" if place.type == "cpu" else f"cuda:{place.index or 0}")
+    if not is_new:
+        return
+    device_module.register()
     # module.to("lazy") keeps parameters what they are, so that tied ones stay tied.
     torch.__future__.set_swap_module_params_on_conversion(True)
     register_optimizer_step_post_hook(_end_step_of_optimizer)
@@ -97,11 +109,6 @@ def _check_devices(devices: Iterable[str]) -> None:
     for device in filter(None, devices):
         if torch.device(device).type != "lazy":
             raise _C.UserError(f"expected the device lazy, got {device}")
-
-
-def manual_seed(seed: int) -> None:
-    """Seeds the generator of the lazy device alone. ``torch.manual_seed`` seeds it, too."""
-    _C.lazy_seed(seed % 2**64)
 
 
 # ---- looking at what was recorded
