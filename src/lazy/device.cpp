@@ -5,6 +5,8 @@
 #include <ATen/ops/clone.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "cpython/gil.h"
@@ -271,10 +273,18 @@ void Device::note_line(Call& call) {
 
 // ---- recording
 
+void Device::replace_device(IValue& argument) const {
+  if (!argument.isDevice() || !argument.toDevice().is_lazy()) return;
+  TORCH_CHECK(argument.toDevice().index() <= 0, "there is one lazy device, lazy:0, and no ", argument.toDevice());
+  argument = backing_;
+}
+
 bool Device::record(const OperatorHandle& op, Stack* stack) {
   size_t count = op.schema().arguments().size();
-  for (size_t i = stack->size() - count; i < stack->size(); ++i)
-    if ((*stack)[i].isDevice() && (*stack)[i].toDevice().is_lazy()) (*stack)[i] = backing_;
+  for (size_t i = stack->size() - count; i < stack->size(); ++i) {
+    replace_device((*stack)[i]);
+    if ((*stack)[i].isGenerator()) return false;  // somebody else may draw from it meanwhile
+  }
   Args args(stack->data() + stack->size() - count, count);
   Results results;
   Lock lock(lock_);
@@ -313,8 +323,9 @@ bool Device::record(const OperatorHandle& op, Stack* stack) {
 // The step goes on to `node`. What it returns.
 Device::Results Device::follow(Node& node, Args args) {
   for (uint32_t position : node.open) {
-    const IValue& number = args[position];
-    step_.numbers.push_back(number.isDouble() ? graph::bits_of(number.toDouble()) : number.toInt());
+    each_number(args[position], [this](const IValue& number) {
+      step_.numbers.push_back(number.isDouble() ? graph::bits_of(number.toDouble()) : number.toInt());
+    });
   }
   c10::SmallVector<at::Tensor, 4> made;
   for (const Call::Result& result : node.results) {
@@ -412,7 +423,8 @@ std::shared_ptr<Run> Device::end_step(Lock&) {
     run->inputs.resize(run->inputs.size() - step_.new_inputs.size());  // of calls that came to nothing
     run->numbers = std::move(step_.numbers);
     for (const ContentsPtr& output : run->outputs) output->run = run;
-    if (step_.writes_inputs) last_writer_ = run;
+    run->writes_inputs = step_.writes_inputs;
+    if (run->writes_inputs) last_writer_ = run;
     metrics_.count("steps");
     metrics_.count("operators recorded", static_cast<int64_t>(step_.op_count));
   }
@@ -428,11 +440,8 @@ void Device::end_step(bool wait) {
     run = end_step(lock);
     if (run) worker_.add(run, waits);
   }
-  if (wait)
-    worker_.wait();
-  else if (run && waits)
-    worker_.wait_for(*run);
-  worker_.rethrow_unseen();
+  if (wait) return Device::wait();
+  if (run && waits) worker_.wait_for(*run);
 }
 
 void Device::wait() {
@@ -467,18 +476,26 @@ at::Tensor Device::real(const at::Tensor& lazy, bool to_write) {
   contents->run.reset();
   if (last_writer_ == last) last_writer_.reset();
   lock.unlock();
-  worker_.rethrow_unseen();  // of what was to be written, perhaps there
+  worker_.rethrow_unseen_of(maker.get());
   return contents->real;
 }
 
 void Device::before_fork() {
-  stop();
-  lock_.lock();
-  worker_.mutex().lock();
+  constexpr int kTries = 10'000;
+  for (;;) {
+    lock_.lock();  // so that nothing is added to what is under way
+    for (int i = 0; i < kTries; ++i) {
+      if (worker_.hold_idle()) return metrics_.hold();
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    lock_.unlock();
+    worker_.wait();  // without the GIL, which somebody seems to need
+  }
 }
 
 void Device::after_fork() {
-  worker_.mutex().unlock();
+  worker_.let_go();
+  metrics_.let_go();
   lock_.unlock();
 }
 
@@ -520,11 +537,11 @@ void Device::set_random_state(const at::Tensor& state) {
 }
 
 void Device::clear_cache() {
-  end_step(false);
   Lock lock(lock_);
+  if (auto run = end_step(lock)) worker_.add(run, false);
   root_ = std::make_unique<Node>();
   node_count_ = 0;
-  begin_step();
+  step_.at = root_.get();
 }
 
 void Device::set_reuse(bool on) {

@@ -45,6 +45,9 @@ class Device {
   Metrics& metrics() { return metrics_; }
   const at::Generator& generator() const { return generator_; }
 
+  // In the place of the lazy device, the one below it.
+  void replace_device(c10::IValue& argument) const;
+
   // Adds a call to the step: its results take the place of its arguments on the stack. False: it cannot be recorded,
   // and nothing has happened.
   bool record(const c10::OperatorHandle& op, c10::Stack* stack);
@@ -52,9 +55,9 @@ class Device {
   // What a lazy tensor holds, on the backing device: ends the step if need be, and waits. `to_write`: others may see it
   // change.
   at::Tensor real(const at::Tensor& lazy, bool to_write = false);
-  // Ends the step, if it has begun. Throws what an earlier one threw, if nobody has seen it yet.
+  // Ends the step, if it has begun. `wait`: as wait().
   void end_step(bool wait);
-  // Until all that was ended has run. Throws likewise.
+  // Until all that was ended has run. Throws what a step threw, if nobody has seen it yet.
   void wait();
   void stop() { worker_.stop(); }
   // Around fork(): nothing is under way, and nobody has a lock.

@@ -49,7 +49,7 @@ class FallBack {
 
   void run() {
     for (size_t i = base_; i < stack_.size(); ++i) {
-      if (stack_[i].isDevice() && stack_[i].toDevice().is_lazy()) stack_[i] = device()->backing();
+      device()->replace_device(stack_[i]);
       record::map_tensors(stack_[i], [this](const at::Tensor& tensor) { return real(tensor); });
     }
     {
@@ -65,7 +65,11 @@ class FallBack {
  private:
   at::Tensor real(const at::Tensor& tensor) {
     if (!is_lazy(tensor)) return tensor;
-    pairs_.emplace_back(tensor, device()->real(tensor, info_.writes || info_.hidden_writes));
+    bool writes = info_.writes || info_.hidden_writes;
+    at::Tensor real = device()->real(tensor, writes);
+    BelowModes below;
+    // What is resized must not be resized for those that share it.
+    pairs_.emplace_back(tensor, writes ? at::alias(real) : real);
     return pairs_.back().second;
   }
 
@@ -123,7 +127,7 @@ void to_copy_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack)
   bool to_lazy = to.isNone() ? is_lazy(self) : to.toDevice().is_lazy();
   if (is_lazy(self) && to_lazy) return record_kernel(op, keys, stack);
   if (is_lazy(self)) torch::jit::peek(*stack, 0, kCount) = device()->real(self);
-  if (to_lazy) torch::jit::peek(*stack, kDevice, kCount) = device()->backing();
+  device()->replace_device(torch::jit::peek(*stack, kDevice, kCount));
   BelowModes below;
   op.callBoxed(stack);
   if (to_lazy) stack->back() = make_lazy(stack->back().toTensor());
@@ -215,7 +219,21 @@ void attention_kernel(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
   stack->emplace_back(std::move(result));
 }
 
+// A sequence packs its sizes into a tensor of the CPU, wherever it is itself.
+void pack_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  fall_back_kernel(op, keys, stack);
+  stack->back() = device()->real(stack->back().toTensor());
+}
+
 // ---- registration
+
+struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::kLazy> {
+  c10::Device getDevice() const override { return {c10::kLazy, 0}; }
+  c10::Device exchangeDevice(c10::Device) const override { return getDevice(); }
+  c10::Stream getStream(c10::Device) const noexcept override { return c10::Stream(c10::Stream::DEFAULT, getDevice()); }
+  c10::Stream getNewStream(c10::Device device, int) const override { return getStream(device); }
+  c10::Stream exchangeStream(c10::Stream stream) const noexcept override { return stream; }
+};
 
 using Kernel = void(const OperatorHandle&, DispatchKeySet, Stack*);
 
@@ -249,6 +267,7 @@ class Registrations {
     if (name == "aten::copy_") return add<&copy_kernel>(op.operator_name());
     if (name == "aten::_to_copy") return add<&to_copy_kernel>(op.operator_name());
     if (name == "aten::alias" || name == "aten::detach") return add<&alias_kernel>(op.operator_name());
+    if (name == "aten::_pack_padded_sequence") return add<&pack_kernel>(op.operator_name());
     if (name == "aten::set_.source_Tensor") return add<&set_kernel>(op.operator_name());
     if (name == "aten::resize_" || name == "aten::resize_as_") return add<&resize_kernel>(op.operator_name());
     if (is_view_in_place(op)) return add<&view_in_place_kernel>(op.operator_name());
@@ -292,7 +311,7 @@ std::string install(c10::Device backing) {
            "magneto.lazy.init() in a process that does not do that";
   }
   // The one that torch has asks a backend of its own.
-  static c10::impl::NoOpDeviceGuardImpl<c10::kLazy>& guard = *new c10::impl::NoOpDeviceGuardImpl<c10::kLazy>;
+  static Guard& guard = *new Guard;
   c10::impl::DeviceGuardImplRegistrar registrar(c10::kLazy, &guard);
   runtime::process_state().lazy_device = new Device(backing);
   (new Registrations)->add_all();  // never destroyed: torch may be gone before us when the process exits

@@ -23,6 +23,10 @@ class Metrics {
   std::map<std::string, Timer> timers() const;
   void clear();
 
+  // Keeps others out while the process forks.
+  void hold() { lock_.lock(); }
+  void let_go() { lock_.unlock(); }
+
  private:
   mutable std::mutex lock_;
   std::map<std::string, int64_t> counters_;

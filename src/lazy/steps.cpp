@@ -29,12 +29,16 @@ bool may_stay_open(const c10::OperatorHandle& op, uint32_t position) {
   const auto& schema = op.schema();
   c10::TypePtr type = schema.arguments()[position].type();
   if (const auto& optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  if (const auto& list = type->cast<c10::ListType>()) type = list->getElementType();
   auto kind = type->kind();
   if (kind != c10::TypeKind::NumberType && kind != c10::TypeKind::FloatType) return false;
   return !schema.name().starts_with("aten::arange") && !schema.name().starts_with("aten::range");
 }
 
-bool same_type(const IValue& a, const IValue& b) { return (a.isDouble() && b.isDouble()) || (a.isInt() && b.isInt()); }
+bool same_type(const IValue& a, const IValue& b) {
+  if (a.isList()) return b.isList() && std::ranges::equal(a.toListRef(), b.toListRef(), same_type);
+  return (a.isDouble() && b.isDouble()) || (a.isInt() && b.isInt());
+}
 
 bool operator==(const TensorRef& a, const TensorRef& b) {
   return a.position == b.position && a.item == b.item && a.value == b.value;
@@ -87,15 +91,27 @@ class GraphBuilder {
       if (result.layout) graph_.values[add_value(graph::Role::Result, *result.layout)].memory = result.memory;
       op.results.push_back({result.position, result.item, result.id});
     }
-    for (uint32_t position : call.open) numbers_.push_back({graph_.ops.size(), position});
+    for (uint32_t position : call.open) {
+      int32_t item = call.args[position].isList() ? 0 : TensorRef::kWhole;
+      each_number(call.args[position],
+                  [&](const IValue&) { numbers_.push_back({graph_.ops.size(), position, item++}); });
+    }
     if (call.info->random) set_generator(op);
     graph_.ops.push_back(std::move(op));
   }
 
   void fix_numbers(const std::vector<int64_t>& given) {
     for (size_t i = 0; i < numbers_.size(); ++i) {
-      IValue& number = graph_.ops[numbers_[i].first].args[numbers_[i].second];
-      number = number.isDouble() ? IValue(graph::float_of(given[i])) : IValue(given[i]);
+      auto [op, position, item] = numbers_[i];
+      IValue& argument = graph_.ops[op].args[position];
+      bool is_double = hint(argument, item).isDouble();
+      IValue number = is_double ? IValue(graph::float_of(given[i])) : IValue(given[i]);
+      if (item == TensorRef::kWhole) {
+        argument = std::move(number);
+        continue;
+      }
+      if (item == 0) argument = argument.toList().copy();
+      argument.toList().set(static_cast<size_t>(item), std::move(number));
     }
     numbers_.clear();
   }
@@ -103,15 +119,25 @@ class GraphBuilder {
   // Numbers come behind all tensors.
   graph::Graph finish(const std::vector<uint32_t>& outputs) {
     if (!numbers_.empty()) graph_.symbols = std::make_shared<graph::Symbols>();
-    for (auto [op, position] : numbers_) {
-      graph::ExprId expr = add_number(graph_.ops[op].args[position]);
-      graph_.ops[op].sizes.push_back({position, TensorRef::kWhole, expr});
+    for (auto [op, position, item] : numbers_) {
+      graph::ExprId expr = add_number(hint(graph_.ops[op].args[position], item));
+      graph_.ops[op].sizes.push_back({position, item, expr});
     }
     graph_.outputs = outputs;
     return std::move(graph_);
   }
 
  private:
+  struct OpenNumber {
+    size_t op;
+    uint32_t position;
+    int32_t item;
+  };
+
+  static IValue hint(const IValue& argument, int32_t item) {
+    return item == TensorRef::kWhole ? argument : argument.toListRef()[static_cast<size_t>(item)];
+  }
+
   graph::ValueId add_value(graph::Role role, const Layout& layout) {
     auto id = static_cast<graph::ValueId>(graph_.values.size());
     graph::Value& value = graph_.values.emplace_back(graph::Value{role, layout.dtype, device_, {}, {}, id});
@@ -147,7 +173,7 @@ class GraphBuilder {
   std::map<const graph::Line*, uint32_t> lines_;
   IValue generator_;
   c10::Device device_;
-  std::vector<std::pair<size_t, uint32_t>> numbers_;  // operator and position
+  std::vector<OpenNumber> numbers_;
 };
 
 }  // namespace

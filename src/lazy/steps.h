@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@ namespace magneto::lazy {
 struct Compiled {
   explicit Compiled(graph::Graph graph) : executor(std::move(graph), {true}) {}
   runtime::Executor executor;
+  std::atomic<double> last_us = 0;  // what the last run took
 };
 
 // The tensors among the arguments of a call, as values of the step.
@@ -68,6 +70,13 @@ struct Node : Call {
 };
 
 bool is_tensor_list(const c10::IValue& value);
+
+// An argument that is a number, or a list of them.
+template <class F>
+void each_number(const c10::IValue& argument, F&& f) {
+  if (!argument.isList()) return f(argument);
+  for (const c10::IValue& item : argument.toListRef()) f(item);
+}
 
 // Whether it is the operator with these arguments. If only numbers differ that may be left open, their positions.
 bool matches(const Call& call, const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> args, const Operands& operands,

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cpython/gil.h"
+#include "runtime/config.h"
 #include "runtime/torch_python.h"
 
 namespace magneto::lazy {
@@ -16,6 +17,7 @@ namespace magneto::lazy {
 namespace {
 
 constexpr auto kBetweenSignals = std::chrono::milliseconds(50);
+constexpr double kShortUs = 50'000;
 
 // Gives the GIL up for a while, if the thread has it.
 class WithoutGil {
@@ -35,7 +37,7 @@ std::string where(const graph::Graph& graph, const graph::Op& op) {
   std::string text = "in " + op.info->name + " of a step of the lazy device";
   if (op.line == graph::Op::kNoLine) return text;
   const graph::Line& line = graph.lines[op.line];
-  return text + ", recorded at " + line.file + ":" + std::to_string(line.number) + " in " + line.function;
+  return text + ", first recorded at " + line.file + ":" + std::to_string(line.number) + " in " + line.function;
 }
 
 void serve_signals() {
@@ -49,7 +51,10 @@ void serve_signals() {
 void Worker::add(std::shared_ptr<Run> run, bool waits) {
   std::lock_guard lock(lock_);
   runs_.push_back(std::move(run));
-  if (waits) return;
+  if (!waits) start();
+}
+
+void Worker::start() {
   if (!thread_.joinable()) thread_ = std::thread(&Worker::work, this);
   changed_.notify_all();
 }
@@ -64,21 +69,22 @@ void Worker::run_next(std::unique_lock<std::mutex>& lock) {
   runs_.pop_front();
   is_running_ = false;
   run->is_done = true;
-  if (run->error) unseen_error_ = run->error;
+  if (run->error) unseen_ = run;
   changed_.notify_all();
 }
 
 void Worker::work() {
   std::unique_lock lock(lock_);
   for (;;) {
-    changed_.wait(lock, [this] { return is_stopping_ || (!runs_.empty() && !is_running_); });
+    changed_.wait(lock, [this] { return runs_.empty() ? is_stopping_ : !is_running_; });
     if (runs_.empty()) return;
-    if (!is_running_) run_next(lock);
+    run_next(lock);
   }
 }
 
 void Worker::execute(Run& run) {
-  Timed timed(metrics_, "execute");
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
   struct Floats {
     std::fenv_t before;
     explicit Floats(const std::fenv_t& wanted) {
@@ -120,12 +126,20 @@ void Worker::execute(Run& run) {
     at::Tensor& real = run.outputs[i]->real;
     if (!real.defined()) real = slots[executor.outputs()[i].index];
   }
+  run.compiled->last_us = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+  metrics_.time("execute", run.compiled->last_us);
   run.inputs.clear();
   run.outputs.clear();
   run.error = std::move(error);  // not looked at before it is done
 }
 
 // ---- waiting
+
+// The thread that signals are for does not run steps that take long, or may.
+bool Worker::runs_here() const {
+  double us = runs_.front()->compiled->last_us;
+  return std::this_thread::get_id() != main_thread_ || (us > 0 && us < kShortUs) || !runtime::config().lazy_async;
+}
 
 template <class Condition>
 void Worker::wait_until(Condition condition) {
@@ -135,7 +149,8 @@ void Worker::wait_until(Condition condition) {
   WithoutGil without_gil;
   for (;;) {
     lock.lock();
-    while (!condition() && !runs_.empty() && !is_running_) run_next(lock);
+    while (!condition() && !runs_.empty() && !is_running_ && runs_here()) run_next(lock);
+    if (!runs_.empty() && !is_running_) start();
     bool is_over = changed_.wait_for(lock, kBetweenSignals, condition);
     lock.unlock();  // nobody waits for the GIL with it
     if (is_over) return;
@@ -154,29 +169,56 @@ void Worker::wait() {
 void Worker::rethrow(const Run& run) {
   {
     std::lock_guard lock(lock_);
-    if (run.error == unseen_error_) unseen_error_ = nullptr;
+    if (unseen_.get() == &run) unseen_.reset();
   }
   std::rethrow_exception(run.error);
 }
 
 void Worker::rethrow_unseen() {
-  std::exception_ptr error;
+  std::shared_ptr<Run> failed;
   {
     std::lock_guard lock(lock_);
-    error = std::exchange(unseen_error_, nullptr);
+    failed = std::move(unseen_);
   }
-  if (error) std::rethrow_exception(error);
+  if (failed) std::rethrow_exception(failed->error);
+}
+
+void Worker::rethrow_unseen_of(const Run* run) {
+  std::shared_ptr<Run> failed;
+  {
+    std::lock_guard lock(lock_);
+    if (unseen_ && (unseen_->writes_inputs || unseen_.get() == run)) failed = std::move(unseen_);
+  }
+  if (failed) std::rethrow_exception(failed->error);
+}
+
+bool Worker::hold_idle() {
+  std::unique_lock lock(lock_);
+  if (!runs_.empty()) {
+    if (!is_running_) start();
+    return false;
+  }
+  end_thread(lock);
+  lock.release();  // held on
+  return true;
+}
+
+// The lock is given up meanwhile; the thread first runs what there is.
+void Worker::end_thread(std::unique_lock<std::mutex>& lock) {
+  if (!thread_.joinable()) return;
+  is_stopping_ = true;
+  changed_.notify_all();
+  lock.unlock();
+  thread_.join();
+  lock.lock();
+  is_stopping_ = false;
 }
 
 void Worker::stop() {
-  {
-    std::lock_guard lock(lock_);
-    is_stopping_ = true;
-  }
-  changed_.notify_all();
   WithoutGil without_gil;
-  if (thread_.joinable()) thread_.join();
-  is_stopping_ = false;
+  std::unique_lock lock(lock_);
+  end_thread(lock);
+  lock.unlock();  // nobody waits for the GIL with it
 }
 
 }  // namespace magneto::lazy

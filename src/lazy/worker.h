@@ -28,7 +28,8 @@ struct Run {
   std::vector<Input> inputs;
   std::vector<int64_t> numbers;      // what was left open in it
   std::vector<ContentsPtr> outputs;  // parallel to the outputs of the graph
-  std::fenv_t floats;                // how the program wants floats to be treated (torch.set_flush_denormal)
+  bool writes_inputs = false;
+  std::fenv_t floats;  // how the program wants floats to be treated (torch.set_flush_denormal)
 
   // Owned by the worker's lock.
   bool is_done = false;
@@ -49,17 +50,23 @@ class Worker {
   void wait();
   // Throws what a run threw, if nobody has seen it yet.
   void rethrow_unseen();
+  // The same, if it was this run or was to change what was there before: no other tensor would tell.
+  void rethrow_unseen_of(const Run* run);
   // For fork() and the end of the process: the thread ends when all is done, and another one is made when it is needed.
   void stop();
-  // Keeps others out while the process forks.
-  std::mutex& mutex() { return lock_; }
+  // Around fork(): keeps everybody out, and has no thread. False: something is under way.
+  bool hold_idle();
+  void let_go() { lock_.unlock(); }
 
  private:
   void work();
+  void start();
+  void end_thread(std::unique_lock<std::mutex>& lock);
   void execute(Run& run);
   void run_next(std::unique_lock<std::mutex>& lock);
   template <class Condition>
   void wait_until(Condition condition);
+  bool runs_here() const;
 
   Metrics& metrics_;
   std::mutex lock_;
@@ -67,8 +74,9 @@ class Worker {
   std::deque<std::shared_ptr<Run>> runs_;  // the first one may be under way
   bool is_running_ = false;
   bool is_stopping_ = false;
-  std::exception_ptr unseen_error_;
+  std::shared_ptr<Run> unseen_;  // threw, and nobody knows
   std::thread thread_;
+  const std::thread::id main_thread_ = std::this_thread::get_id();
 };
 
 }  // namespace magneto::lazy

@@ -67,8 +67,6 @@ def init(device: str = "cpu") -> None:
     if not is_new:
         return
     device_module.register()
-    # module.to("lazy") keeps parameters what they are, so that tied ones stay tied.
-    torch.__future__.set_swap_module_params_on_conversion(True)
     register_optimizer_step_post_hook(_end_step_of_optimizer)
     atexit.register(_C.lazy_stop)
 

@@ -1,12 +1,14 @@
 """What torch asks of the module of a device: ``torch.lazy``, once the device was made."""
 
 import contextlib
+import functools
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from magneto import _C
 
@@ -73,7 +75,7 @@ def set_rng_state(new_state: Tensor, device: Any = "lazy") -> None:
 
 
 def register() -> None:
-    """Makes it ``torch.lazy``, and lets tensors of the device be pickled: as tensors of the CPU, to be moved back."""
+    """Makes it ``torch.lazy``; tensors are pickled as tensors of the CPU, and modules move with their parameters."""
     torch._register_device_module("lazy", sys.modules[__name__])
     reduce = Tensor._reduce_ex_internal
 
@@ -84,3 +86,25 @@ def register() -> None:
         return torch._utils._rebuild_device_tensor_from_cpu_tensor, arguments
 
     Tensor._reduce_ex_internal = reduce_lazy
+    nn.Module.to = _keeping_parameters(nn.Module.to, lambda *a, **k: torch._C._nn._parse_to(*a, **k)[0])
+    nn.Module.cpu = _keeping_parameters(nn.Module.cpu, lambda: torch.device("cpu"))
+
+
+def _keeping_parameters(move: Callable[..., Any], target: Callable[..., torch.device | None]) -> Callable[..., Any]:
+    """On the way to and from the lazy device parameters stay the objects that they are, so that tied ones stay tied."""
+
+    @functools.wraps(move)
+    def moved(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        device = target(*args, **kwargs)
+        tensors = itertools.chain(self.parameters(), self.buffers())
+        from_lazy = device is not None and any(tensor.device.type == "lazy" for tensor in tensors)
+        if device is None or (device.type == "lazy") == from_lazy:
+            return move(self, *args, **kwargs)
+        before = torch.__future__.get_swap_module_params_on_conversion()
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            return move(self, *args, **kwargs)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(before)
+
+    return moved
