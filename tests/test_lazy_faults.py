@@ -15,6 +15,7 @@ TIMEOUT = 60
 # Each script begins so; it says "done" when it has come to its end.
 START = """
 import gc, os, signal, sys, threading, time, traceback
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have turned off
 import torch, magneto
 from magneto import lazy
 torch.set_num_threads(1)
