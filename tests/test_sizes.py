@@ -231,6 +231,17 @@ def test_sizes_behind_a_cut():
     assert captures_of(fn, [(torch.rand(n, 4),) for n in SIZES]) <= 4
 
 
+def test_a_size_that_was_pinned_is_known_behind_two_cuts():
+    def fn(x):
+        n = x.shape[0]
+        y = x + n if n == 5 else x - n  # n is open before, one number from here on
+        first = y.sum().item()
+        second = y.max().item()
+        return y * n, first, second, n
+
+    assert captures_of(fn, [(torch.rand(n, 4),) for n in (3, 5, 5, 7, 5, 9)]) <= 6
+
+
 def looks_at_tensors(x):
     """Where C code that is not torch's looks at tensors, sizes cannot stay open."""
     y = x + 1

@@ -168,7 +168,10 @@ uint32_t Writer::node(NodeId id) {
       outputs.push_back({nullptr, *node.symbol});
       result = program_->emit(Op::Output, static_cast<uint32_t>(outputs.size() - 1));
       break;
-    case Node::Kind::Register: result = node.number; break;
+    case Node::Kind::Register:
+      if (node.number == program::kNoRegister) return refuse("a value that seemed out of reach");
+      result = node.number;
+      break;
     case Node::Kind::Item: result = program_->emit(Op::LoadItem, node.number, {this->node(node.left)}); break;
     case Node::Kind::Holder: return visit(node.value.get());
   }
@@ -185,6 +188,10 @@ void Writer::close_nodes() {
   for (NodeId id = 1; id < nodes.size(); ++id) {
     Node& node = nodes[id];
     if (node.settled || node.kind == Node::Kind::Holder) continue;
+    if (node.kind == Node::Kind::Symbolic && watch_.is_plain(node)) {
+      node.settled = true;  // the recording has one number for it
+      continue;
+    }
     node.kind = Node::Kind::Register;
     node.number = node_registers_[id];  // or none, if nobody can reach it any more
     node.typed = false;
