@@ -8,63 +8,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-_PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
-<style>
-:root { color-scheme: light dark; --ink: #1b1f27; --soft: #5c6675; --line: #dfe3ea; --page: #fbfbfd; --card: #ffffff;
-  --accent: #5b3fd6; --other: #9aa5b8; --good: #11805a; --bad: #b3362b; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e9ecf2; --soft: #9aa4b5; --line: #2b313c; --page: #12151b;
-  --card: #191d25; --accent: #a48bff; --other: #56627a; --good: #4cc796; --bad: #ff8a7d; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-main { max-width: 60rem; margin: 0 auto; padding: 3rem 1.25rem 5rem; }
-h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 .4rem; letter-spacing: -.02em; }
-h2 { font-size: 1.1rem; margin: 2.6rem 0 .8rem; }
-p { margin: .4rem 0; } .soft { color: var(--soft); }
-.tiles { display: grid; grid-template-columns: repeat(4, 1fr); gap: .8rem; margin: 1.8rem 0; }
-.tile, figure, pre, .facts { background: var(--card); border: 1px solid var(--line); border-radius: .7rem; }
-.tile { padding: .9rem 1.1rem; } .tile b { display: block; font-size: 1.7rem; letter-spacing: -.02em; }
-.tile span { color: var(--soft); font-size: .88rem; }
-.good { color: var(--good); } .bad { color: var(--bad); }
+from magneto import pages
+
+_STYLE = """\
+:root { --other: #9aa5b8; } @media (prefers-color-scheme: dark) { :root { --other: #56627a; } }
+main { max-width: 60rem; }
 .scroll { overflow-x: auto; } .notes { margin-top: 1rem; color: var(--soft); font-size: .88rem; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .5rem .7rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 500; font-size: .88rem; }
-tr.ours td { color: var(--accent); font-weight: 600; }
+th, td { padding: .5rem .7rem; } tr.ours td { color: var(--accent); font-weight: 600; }
 figure { margin: .8rem 0; padding: 1rem 1.1rem; } figcaption { color: var(--soft); font-size: .88rem; }
 .bars { display: grid; grid-template-columns: max-content 1fr; gap: .5rem 1rem; margin-top: .6rem; font-size: .88rem; }
 .bars > div { display: flex; align-items: center; gap: .6rem; white-space: nowrap; }
 .bar { height: 1.4rem; min-width: 2px; border-radius: .25rem; background: var(--other); }
 .bar.ours { background: var(--accent); }
-pre { padding: 1rem 1.1rem; overflow-x: auto; font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, monospace; }
-details summary { cursor: pointer; } .facts { padding: .4rem 1.1rem; } .facts td { white-space: normal; }
+pre { padding: 1rem 1.1rem; overflow-x: auto; } .wrap { white-space: pre-wrap; }
+.facts { padding: .4rem 1.1rem; } .facts td { white-space: normal; }
 .facts tr:last-child td { border: 0; } .facts td:first-child { color: var(--soft); width: 11rem; }
-.facts td:last-child { text-align: left; } .wrap { white-space: pre-wrap; }
-@media (max-width: 44rem) { main { padding: 1.5rem 1rem 3rem; } .tiles { grid-template-columns: 1fr 1fr; }
-  th, td { padding: .5rem .4rem; } td:last-child, th:last-child { white-space: normal; }
+.facts td:last-child { text-align: left; }
+@media (max-width: 44rem) { th, td { padding: .5rem .4rem; } td:last-child, th:last-child { white-space: normal; }
   .facts td:first-child { width: 6rem; } }
-</style>
-</head>
-<body><main>
-<h1>$title</h1>
-<p class="soft">$subtitle</p>
-<div class="tiles">$tiles</div>
+"""
+
+_BODY = Template("""\
 <h2>Measured in one run</h2>
 <div class="scroll"><table><thead><tr>$head</tr></thead><tbody>$rows</tbody></table></div>
 <div class="notes">$notes</div>
 $charts
 <h2>What Magneto says about it</h2>
-<pre class="wrap">$explanation</pre>
+<pre class="card wrap">$explanation</pre>
 <h2>The graph</h2>
-<details open><summary class="soft">$graph_caption</summary><pre>$graph</pre></details>
+<details open><summary class="soft">$graph_caption</summary><pre class="card">$graph</pre></details>
 <h2>The machine</h2>
-<div class="facts"><table><tbody>$facts</tbody></table></div>
-</main></body></html>
+<div class="card facts"><table><tbody>$facts</tbody></table></div>
 """)
 
 
@@ -80,11 +54,11 @@ class Contender:
 
 @dataclass
 class Report:
-    """All that the page shows; `tiles` are (figure, caption, good or bad or empty)."""
+    """All that the page shows."""
 
     title: str
     subtitle: str
-    tiles: Sequence[tuple[str, str, str]]
+    tiles: Sequence[pages.Tile]
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     contenders: Sequence[Contender]
@@ -102,10 +76,7 @@ class Report:
 
     def html(self) -> str:
         """The page as text."""
-        return _PAGE.substitute(
-            title=html.escape(self.title),
-            subtitle=html.escape(self.subtitle),
-            tiles="".join(_tile(*tile) for tile in self.tiles),
+        body = _BODY.substitute(
             head="".join(f"<th>{html.escape(column)}</th>" for column in self.columns),
             rows="".join(self._row(row) for row in self.rows),
             notes="".join(f"<p>{html.escape(note)}</p>" for note in self.notes),
@@ -118,6 +89,7 @@ class Report:
                 for name, value in self.facts.items()
             ),
         )
+        return pages.page(self.title, self.subtitle, self.tiles, body, _STYLE)
 
     def _row(self, row: Sequence[str]) -> str:
         ours = any(contender.ours and contender.name == row[0] for contender in self.contenders)
@@ -130,10 +102,6 @@ class Report:
         return _chart("The first call: shorter is better", first) + _chart("A later call: shorter is better", later)
 
 
-def _tile(figure: str, caption: str, mood: str) -> str:
-    return f'<div class="tile"><b class="{mood}">{html.escape(figure)}</b><span>{html.escape(caption)}</span></div>'
-
-
 def _chart(caption: str, bars: Sequence[tuple[str, float, bool]]) -> str:
     """Horizontal bars on one linear scale that starts at zero; the longest leaves room for its figure."""
     longest = max(value for _, value, _ in bars) or 1.0
@@ -142,7 +110,8 @@ def _chart(caption: str, bars: Sequence[tuple[str, float, bool]]) -> str:
         kind = "bar ours" if ours else "bar"
         bar = f'<span class="{kind}" style="width: calc((100% - 5rem) * {value / longest:.4f})"></span>'
         parts.append(f"<span>{html.escape(name)}</span><div>{bar}{milliseconds(value)}</div>")
-    return f'<figure><figcaption>{html.escape(caption)}</figcaption><div class="bars">{"".join(parts)}</div></figure>'
+    heading = f"<figcaption>{html.escape(caption)}</figcaption>"
+    return f'<figure class="card">{heading}<div class="bars">{"".join(parts)}</div></figure>'
 
 
 def milliseconds(value: float) -> str:

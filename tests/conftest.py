@@ -125,3 +125,19 @@ def fresh_autograd() -> Iterator[None]:
     assert compiled_autograd.set_autograd_compiler(None) is None, "the test left it enabled"
     compiled_autograd.set_verbose_logger(None)
     magneto.reset()
+
+
+@pytest.fixture
+def lazy_device() -> Iterator[None]:
+    """The device `lazy`, with nothing recorded, counted or failed before the test."""
+    from magneto import lazy
+
+    lazy.init()
+    lazy.mark_step()
+    lazy.wait_device_ops()
+    lazy.set_force_fallback([])
+    lazy.set_reuse_ir(True)
+    lazy.reset_metrics()
+    yield
+    lazy.set_force_fallback([])
+    lazy.set_reuse_ir(True)

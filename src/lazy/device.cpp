@@ -2,17 +2,13 @@
 #include "lazy/device.h"
 
 #include <ATen/Context.h>
-#include <ATen/ops/clone.h>
 
 #include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
 
-#include "cpython/gil.h"
-#include "graph/effects.h"
-#include "record/infer.h"
-#include "record/tensor_items.h"
+#include "lazy/describe.h"
 #include "runtime/config.h"
 #include "runtime/state.h"
 
@@ -54,7 +50,7 @@ uint32_t Device::bind(const at::Tensor& tensor) {
     step_.inputs.push_back({{}, is_ours ? tensor : tensor.detach().clone()});
   }
   step_.new_inputs.emplace_back(tensor);
-  step_.values.push_back({c10::weak_intrusive_ptr<Contents>(contents), id, true});
+  step_.values.push_back({c10::weak_intrusive_ptr<Contents>(contents), {id, true}});
   return id;
 }
 
@@ -75,15 +71,6 @@ Operands Device::bind(Args args) {
   }
   return operands;
 }
-
-namespace {
-
-const at::Tensor& operand(c10::ArrayRef<IValue> args, const TensorRef& ref) {
-  if (ref.item == TensorRef::kWhole) return args[ref.position].toTensor();
-  return args[ref.position].toListRef()[static_cast<size_t>(ref.item)].toTensor();
-}
-
-}  // namespace
 
 Node* Device::find(const OperatorHandle& op, Args args, const Operands& operands) {
   c10::SmallVector<uint32_t, 4> differ, to_open;
@@ -109,168 +96,6 @@ Node* Device::add(Call call) {
   return step_.at->children.emplace_back(std::make_unique<Node>(std::move(call), step_.at)).get();
 }
 
-// ---- an operator that is met for the first time
-
-namespace {
-
-// How many elements it takes depends on the contents of the mask.
-bool takes_mask(const graph::SchemaInfo& info, c10::ArrayRef<IValue> args) {
-  if (!info.indexing) return false;
-  bool found = false;
-  record::each_tensor(args[1], [&](const at::Tensor& index) {
-    found |= index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
-  });
-  return found;
-}
-
-// Who has the tensor expects to see it change at once.
-bool writes_elsewhere(const graph::SchemaInfo& info, c10::ArrayRef<IValue> args, const Operands& operands) {
-  return std::ranges::any_of(operands.tensors, [&](const TensorRef& ref) {
-    return info.written[ref.position] && !is_lazy(operand(args, ref));
-  });
-}
-
-// Stands for the operands of a call while its results are worked out.
-class Traces {
- public:
-  Traces(c10::ArrayRef<IValue> args, const Operands& operands, c10::Device backing) : stack_(args.vec()) {
-    for (const TensorRef& ref : operands.tensors) {
-      if (find(ref.value)) continue;
-      Layout layout(operand(args, ref));
-      traces_.emplace_back(ref.value, layout.trace(backing));
-    }
-    for (IValue& value : stack_) {
-      record::map_tensors(value, [&](const at::Tensor& tensor) {
-        for (const TensorRef& ref : operands.tensors)
-          if (operand(args, ref).is_same(tensor)) return *find(ref.value);
-        return tensor;
-      });
-    }
-    for (const auto& [id, trace] : traces_) layouts_.emplace_back(trace);
-  }
-
-  Stack& stack() { return stack_; }
-  const at::Tensor* find(uint32_t id) const {
-    auto found = std::ranges::find(traces_, id, &std::pair<uint32_t, at::Tensor>::first);
-    return found == traces_.end() ? nullptr : &found->second;
-  }
-  std::optional<uint32_t> id_of(const at::Tensor& trace) const {
-    for (const auto& [id, known] : traces_)
-      if (known.is_same(trace)) return id;
-    return std::nullopt;
-  }
-  std::optional<uint32_t> sharing(const at::Tensor& trace) const {
-    for (const auto& [id, known] : traces_)
-      if (known.storage().unsafeGetStorageImpl() == trace.storage().unsafeGetStorageImpl()) return id;
-    return std::nullopt;
-  }
-  bool are_as_before() const {
-    for (size_t i = 0; i < traces_.size(); ++i)
-      if (!layouts_[i].fits(traces_[i].second)) return false;
-    return true;
-  }
-
- private:
-  Stack stack_;
-  std::vector<std::pair<uint32_t, at::Tensor>> traces_;
-  std::vector<Layout> layouts_;
-};
-
-}  // namespace
-
-// None if its results cannot be told without its contents. Without the lock.
-std::optional<Call> Device::describe(const OperatorHandle& op, Args args, const Operands& operands,
-                                     const Memories& memories, uint32_t next_id) {
-  const graph::SchemaInfo& info = graph::schema_info(op);
-  if (info.answer != graph::Answer::None || takes_mask(info, args) || writes_elsewhere(info, args, operands))
-    return std::nullopt;
-  Traces traces(args, operands, backing_);
-  c10::DispatchKeySet keys(backing_.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
-  try {
-    record::infer(op, info, keys, &traces.stack());
-  } catch (const std::exception&) {  // it wants contents, or the user made a mistake: the real kernel will tell
-    return std::nullopt;
-  }
-  if (!traces.are_as_before()) return std::nullopt;
-  Call call;
-  call.op = op;
-  call.info = &info;
-  call.operands = operands;
-  for (const IValue& arg : args) {
-    call.args.push_back(arg.isTensor() || is_tensor_list(arg) ? IValue() : arg);
-  }
-  auto memory_of = [&](uint32_t id) {
-    auto found = std::ranges::find(operands.tensors, id, &TensorRef::value);
-    return memories[static_cast<size_t>(found - operands.tensors.begin())].first;
-  };
-  std::vector<std::pair<uint32_t, at::Tensor>> made;  // by memory, which several results may share
-  auto add_result = [&](uint32_t position, int32_t item, const at::Tensor& trace) {
-    if (auto id = traces.id_of(trace)) {
-      call.results.push_back({position, item, *id, memory_of(*id), std::nullopt});
-      return;
-    }
-    uint32_t memory = next_id;
-    if (auto id = traces.sharing(trace)) memory = memory_of(*id);
-    for (const auto& [first, other] : made)
-      if (other.storage().unsafeGetStorageImpl() == trace.storage().unsafeGetStorageImpl()) memory = first;
-    made.emplace_back(memory, trace);
-    call.results.push_back({position, item, next_id++, memory, Layout(trace)});
-  };
-  for (uint32_t i = 0; i < traces.stack().size(); ++i) {
-    const IValue& value = traces.stack()[i];
-    if (value.isTensorList()) {
-      c10::ArrayRef<IValue> items = value.toListRef();
-      call.result_lists.emplace_back(i, static_cast<uint32_t>(items.size()));
-      for (size_t k = 0; k < items.size(); ++k) add_result(i, static_cast<int32_t>(k), items[k].toTensor());
-    } else if (!value.isTensor()) {
-      return std::nullopt;
-    } else if (value.toTensor().defined()) {
-      add_result(i, TensorRef::kWhole, value.toTensor());
-    }
-  }
-  for (size_t i = 0; i < memories.size(); ++i) {
-    bool is_written = info.hidden_writes || info.written[operands.tensors[i].position];
-    call.writes_inputs |= is_written && memories[i].second;
-  }
-  note_line(call);
-  return call;
-}
-
-namespace {
-
-std::string text_of(PyObject* text) {
-  const char* data = PyUnicode_AsUTF8(text);
-  if (!data) PyErr_Clear();
-  return data ? data : "";
-}
-
-// Of this thread, innermost first. GIL held.
-std::vector<std::string> python_frames() {
-  std::vector<std::string> frames;
-  auto* frame = reinterpret_cast<PyFrameObject*>(Py_XNewRef(reinterpret_cast<PyObject*>(PyEval_GetFrame())));
-  while (frame) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    frames.push_back(text_of(code->co_filename) + ":" + std::to_string(PyFrame_GetLineNumber(frame)) + " in " +
-                     text_of(code->co_qualname));
-    Py_DECREF(code);
-    PyFrameObject* outer = PyFrame_GetBack(frame);
-    Py_DECREF(frame);
-    frame = outer;
-  }
-  return frames;
-}
-
-}  // namespace
-
-void Device::note_line(Call& call) {
-  py::Gil gil;
-  uint32_t index = line_finder_.current(lines_);
-  while (shared_lines_.size() < lines_.size())
-    shared_lines_.push_back(std::make_shared<graph::Line>(lines_[shared_lines_.size()]));
-  if (index != graph::Op::kNoLine) call.line = shared_lines_[index];
-  if (runtime::config().lazy_frames) call.frames = python_frames();
-}
-
 // ---- recording
 
 void Device::replace_device(IValue& argument) const {
@@ -294,12 +119,12 @@ bool Device::record(const OperatorHandle& op, Stack* stack) {
     if (!next) {
       uint64_t number = step_.number;
       size_t op_count = step_.op_count, value_count = step_.values.size();
-      Memories memories;
-      for (const TensorRef& ref : operands.tensors)
-        memories.emplace_back(step_.values[ref.value].memory, step_.values[ref.value].is_input);
-      lock.unlock();
-      auto call = describe(op, args, operands, memories, static_cast<uint32_t>(value_count));
+      std::vector<Memory> memories;
+      for (const TensorRef& ref : operands.tensors) memories.push_back(step_.values[ref.value].memory);
+      lock.unlock();  // others may be asked in Python
+      auto call = describe(op, args, operands, memories, static_cast<uint32_t>(value_count), backing_);
       if (!call) return false;
+      lines_.note(*call);
       lock.lock();
       // Another thread may have been faster.
       if (step_.number != number || step_.op_count != op_count || step_.values.size() != value_count) continue;
@@ -337,8 +162,7 @@ Device::Results Device::follow(Node& node, Args args) {
     auto contents = c10::make_intrusive<Contents>();
     contents->step = step_.number;
     contents->id = result.id;
-    bool is_input = result.memory != result.id && step_.values[result.memory].is_input;
-    step_.values.push_back({c10::weak_intrusive_ptr<Contents>(contents), result.memory, is_input});
+    step_.values.push_back({c10::weak_intrusive_ptr<Contents>(contents), result.memory});
     made.push_back(make_lazy(std::move(contents), *result.layout));
   }
   step_.at = &node;
@@ -410,7 +234,7 @@ void Device::begin_step() {
 }
 
 // The run of the step that has ended; null if nothing was recorded in it.
-std::shared_ptr<Run> Device::end_step(Lock&) {
+std::shared_ptr<Run> Device::finish_step() {
   std::shared_ptr<Run> run;
   if (step_.op_count > 0) {
     Timed timed(metrics_, "end of step");
@@ -437,7 +261,7 @@ void Device::end_step(bool wait) {
   bool waits = wait || !runtime::config().lazy_async;
   {
     Lock lock(lock_);  // so that nobody overtakes on the way to the queue
-    run = end_step(lock);
+    run = finish_step();
     if (run) worker_.add(run, waits);
   }
   if (wait) return Device::wait();
@@ -456,7 +280,7 @@ at::Tensor Device::real(const at::Tensor& lazy, bool to_write) {
     Lock lock(lock_);
     bool is_pending = !contents->run && !contents->real.defined();
     if (is_pending || step_.writes_inputs || (to_write && step_.op_count > 0)) {
-      last = end_step(lock);
+      last = finish_step();
       if (last) worker_.add(last, true);
     }
     maker = contents->run;
@@ -538,7 +362,7 @@ void Device::set_random_state(const at::Tensor& state) {
 
 void Device::clear_cache() {
   Lock lock(lock_);
-  if (auto run = end_step(lock)) worker_.add(run, false);
+  if (auto run = finish_step()) worker_.add(run, false);
   root_ = std::make_unique<Node>();
   node_count_ = 0;
   step_.at = root_.get();

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "lazy/describe.h"
 #include "lazy/metrics.h"
 #include "lazy/steps.h"
 #include "lazy/worker.h"
-#include "record/lines.h"
 
 namespace magneto::lazy {
 
@@ -23,8 +23,7 @@ namespace magneto::lazy {
 struct Step {
   struct Value {
     c10::weak_intrusive_ptr<Contents> contents;  // of an input from elsewhere nothing
-    uint32_t memory;                             // the first value in the same memory,
-    bool is_input;                               // and whether that came from outside
+    Memory memory;
   };
 
   uint64_t number = 1;
@@ -43,7 +42,6 @@ class Device {
 
   c10::Device backing() const { return backing_; }
   Metrics& metrics() { return metrics_; }
-  const at::Generator& generator() const { return generator_; }
 
   // In the place of the lazy device, the one below it.
   void replace_device(c10::IValue& argument) const;
@@ -91,21 +89,15 @@ class Device {
   using Args = c10::ArrayRef<c10::IValue>;
   using Results = c10::SmallVector<c10::IValue, 3>;
 
-  // What is known of the operands of a call, in their order.
-  using Memories = c10::SmallVector<std::pair<uint32_t, bool>, 4>;
-
   uint32_t bind(const at::Tensor& tensor);
   Operands bind(Args args);
   Node* find(const c10::OperatorHandle& op, Args args, const Operands& operands);
-  std::optional<Call> describe(const c10::OperatorHandle& op, Args args, const Operands& operands,
-                               const Memories& memories, uint32_t next_id);
-  void note_line(Call& call);
   Node* add(Call call);
   Results follow(Node& node, Args args);
   std::vector<uint32_t> live(std::vector<ContentsPtr>* contents) const;
   std::shared_ptr<Compiled> compiled(Node& end, const std::vector<uint32_t>& outputs);
   void begin_step();
-  std::shared_ptr<Run> end_step(Lock& lock);
+  std::shared_ptr<Run> finish_step();
 
   const c10::Device backing_;
   at::Generator generator_;
@@ -124,10 +116,7 @@ class Device {
   std::set<std::string> forced_;
   std::atomic<bool> has_forced_ = false;
 
-  // Owned by the GIL.
-  record::Lines line_finder_;
-  std::vector<graph::Line> lines_;
-  std::vector<std::shared_ptr<const graph::Line>> shared_lines_;  // parallel to `lines_`
+  CallLines lines_;  // has nothing to do with the lock
 };
 
 // The one that magneto.lazy.init() has made. Null: none.

@@ -1,17 +1,16 @@
-// The kernels of the key Lazy: most calls are recorded; those that hand contents on, or cannot be told without them,
-// run.
+// The kernels of the key Lazy: most calls are recorded; what hands contents on, or cannot be told without them, runs.
 #include "lazy/kernels.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
-#include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_to_copy.h>
 #include <ATen/ops/alias.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <limits>
@@ -19,10 +18,10 @@
 #include <vector>
 
 #include "graph/schema_info.h"
+#include "lazy/describe.h"
 #include "lazy/device.h"
 #include "record/infer.h"
 #include "record/tensor_items.h"
-#include "runtime/errors.h"
 #include "runtime/state.h"
 
 namespace magneto::lazy {
@@ -86,7 +85,8 @@ class FallBack {
   std::vector<std::pair<at::Tensor, at::Tensor>> pairs_;
 };
 
-void read_kernel(const OperatorHandle& op, DispatchKeySet, Stack* stack) { FallBack(op, stack).run(); }
+// What asks for contents, or changes a tensor's size.
+void run_kernel(const OperatorHandle& op, DispatchKeySet, Stack* stack) { FallBack(op, stack).run(); }
 
 void fall_back_kernel(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
   device()->metrics().count(op.schema().name());
@@ -104,8 +104,7 @@ void metadata_kernel(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
       return is_lazy(tensor) ? Layout(tensor).trace(device()->backing()) : tensor;
     });
   }
-  DispatchKey key = device()->backing().is_cuda() ? DispatchKey::CUDA : DispatchKey::CPU;
-  record::infer(op, graph::schema_info(op), DispatchKeySet(key), stack);
+  record::infer(op, graph::schema_info(op), DispatchKeySet(key_of(device()->backing())), stack);
 }
 
 // ---- between devices
@@ -156,20 +155,6 @@ void set_kernel(const OperatorHandle&, DispatchKeySet, Stack* stack) {
   become(stack->back().toTensor(), source);
 }
 
-void resize_kernel(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
-  size_t count = op.schema().arguments().size();
-  at::Tensor self = torch::jit::peek(*stack, 0, count).toTensor();
-  for (size_t i = stack->size() - count; i < stack->size(); ++i) {
-    record::map_tensors((*stack)[i], [](const at::Tensor& tensor) {
-      return is_lazy(tensor) ? at::alias(device()->real(tensor, true)) : tensor;
-    });
-  }
-  BelowModes below;
-  op.callBoxed(stack);
-  become(self, make_lazy(stack->back().toTensor()));
-  stack->back() = std::move(self);
-}
-
 // ---- composites that do something else on a device that they do not know
 
 // As on the CPU, where others draw and scale in one operator.
@@ -207,7 +192,7 @@ void attention_kernel(const OperatorHandle& op, DispatchKeySet, Stack* stack) {
     choice = asked.back().toInt();
   }
   if (choice != kFlash) {
-    return op.redispatchBoxed(DispatchKeySet(DispatchKey::CompositeImplicitAutograd), stack);
+    return op.redispatchBoxed(DispatchKeySet(), stack);  // where composites have their kernel
   }
   if (mask && mask->defined() && mask->scalar_type() == at::kBool) {
     at::Tensor added = at::zeros_like(*mask, args[0].toTensor().scalar_type());
@@ -261,18 +246,18 @@ class Registrations {
   void add(const OperatorHandle& op) {
     const graph::SchemaInfo& info = graph::schema_info(op);
     const std::string& name = info.name;
-    DispatchKey below = device()->backing().is_cuda() ? DispatchKey::CUDA : DispatchKey::CPU;
     bool is_composite = op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
-    if ((is_composite && !op.hasKernelForDispatchKey(below)) || op.schema().arguments().empty()) return;
+    if ((is_composite && !op.hasKernelForDispatchKey(key_of(device()->backing()))) || op.schema().arguments().empty())
+      return;
     if (name == "aten::copy_") return add<&copy_kernel>(op.operator_name());
     if (name == "aten::_to_copy") return add<&to_copy_kernel>(op.operator_name());
     if (name == "aten::alias" || name == "aten::detach") return add<&alias_kernel>(op.operator_name());
     if (name == "aten::_pack_padded_sequence") return add<&pack_kernel>(op.operator_name());
     if (name == "aten::set_.source_Tensor") return add<&set_kernel>(op.operator_name());
-    if (name == "aten::resize_" || name == "aten::resize_as_") return add<&resize_kernel>(op.operator_name());
+    if (name == "aten::resize_" || name == "aten::resize_as_") return add<&run_kernel>(op.operator_name());
     if (is_view_in_place(op)) return add<&view_in_place_kernel>(op.operator_name());
     if (info.answer == graph::Answer::Number || info.answer == graph::Answer::Value)
-      return add<&read_kernel>(op.operator_name());
+      return add<&run_kernel>(op.operator_name());
     if (info.answer == graph::Answer::Metadata) return add<&metadata_kernel>(op.operator_name());
     if (info.dynamic_shape && !info.indexing) return add<&fall_back_kernel>(op.operator_name());
     if (info.random && !takes_generator(op)) return;  // its parts do
@@ -314,6 +299,7 @@ std::string install(c10::Device backing) {
   static Guard& guard = *new Guard;
   c10::impl::DeviceGuardImplRegistrar registrar(c10::kLazy, &guard);
   runtime::process_state().lazy_device = new Device(backing);
+  pthread_atfork([] { device()->before_fork(); }, [] { device()->after_fork(); }, [] { device()->after_fork(); });
   (new Registrations)->add_all();  // never destroyed: torch may be gone before us when the process exits
   return "";
 }

@@ -18,7 +18,6 @@ bool same_constant(const IValue& a, const IValue& b) {
   if (a.isInt() || a.isDouble() || a.isBool()) return graph::same_number(a, b);
   if (a.isNone()) return b.isNone() || (b.isTensor() && !b.toTensor().defined());
   if (a.isList()) return b.isList() && std::ranges::equal(a.toListRef(), b.toListRef(), same_constant);
-  if (a.isGenerator()) return b.isGenerator() && a.toGenerator() == b.toGenerator();
   if (a.isComplexDouble()) return graph::same_number(a, b);
   if (a.isString()) return b.isString() && a.toStringRef() == b.toStringRef();
   if (a.isDevice()) return b.isDevice() && a.toDevice() == b.toDevice();
@@ -74,6 +73,11 @@ bool is_tensor_list(const IValue& value) {
   return value.isTensorList() || value.isOptionalTensorList();
 }
 
+const at::Tensor& operand(c10::ArrayRef<IValue> args, const TensorRef& ref) {
+  if (ref.item == TensorRef::kWhole) return args[ref.position].toTensor();
+  return args[ref.position].toListRef()[static_cast<size_t>(ref.item)].toTensor();
+}
+
 // ---- graphs
 
 namespace {
@@ -88,7 +92,7 @@ class GraphBuilder {
     op.tensors.assign(call.operands.tensors.begin(), call.operands.tensors.end());
     op.line = line(call.line.get());
     for (const Call::Result& result : call.results) {
-      if (result.layout) graph_.values[add_value(graph::Role::Result, *result.layout)].memory = result.memory;
+      if (result.layout) graph_.values[add_value(graph::Role::Result, *result.layout)].memory = result.memory.first;
       op.results.push_back({result.position, result.item, result.id});
     }
     for (uint32_t position : call.open) {

@@ -30,13 +30,19 @@ struct Operands {
   c10::SmallVector<graph::TensorList, 1> lists;
 };
 
+// Where a value lives: the first value there, and whether that came into the step from outside.
+struct Memory {
+  uint32_t first;
+  bool is_input;
+};
+
 // A call of an operator, as a step does it.
 struct Call {
   struct Result {
     uint32_t position;
     int32_t item;  // or TensorRef::kWhole
     uint32_t id;   // an argument that is returned, or the next value
-    uint32_t memory;
+    Memory memory;
     std::optional<Layout> layout;  // none: it is an argument
   };
 
@@ -70,6 +76,7 @@ struct Node : Call {
 };
 
 bool is_tensor_list(const c10::IValue& value);
+const at::Tensor& operand(c10::ArrayRef<c10::IValue> args, const graph::TensorRef& ref);
 
 // An argument that is a number, or a list of them.
 template <class F>

@@ -7,7 +7,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-#include <pthread.h>
 
 #include <tuple>
 
@@ -64,13 +63,9 @@ bool on_seed(PyObject* generator, PyObject* seed) {
 }
 
 void init(const std::string& backing) {
-  bool is_new = !lazy::device();
   std::string problem = translated([&] { return lazy::install(c10::Device(backing)); });
   if (!problem.empty()) throw UserError(problem);
-  if (!is_new) return;
   runtime::process_state().on_seed = &on_seed;
-  pthread_atfork([] { lazy::device()->before_fork(); }, [] { lazy::device()->after_fork(); },
-                 [] { lazy::device()->after_fork(); });
 }
 
 nb::object pending(nb::object tensors) {
@@ -83,16 +78,18 @@ nb::object pending(nb::object tensors) {
   return nb::make_tuple(nb::steal(runtime::process_state().wrap_graph(std::move(graph), {})), values);
 }
 
+nb::object graph_of(const lazy::Compiled& compiled) {
+  return nb::steal(runtime::process_state().wrap_graph(compiled.executor.graph(), {}));
+}
+
 nb::object latest() {
   auto compiled = device().latest();
-  if (!compiled) return nb::none();
-  return nb::steal(runtime::process_state().wrap_graph(compiled->executor.graph(), {}));
+  return compiled ? graph_of(*compiled) : nb::none();
 }
 
 std::vector<nb::object> recent() {
   std::vector<nb::object> graphs;
-  for (const auto& compiled : device().recent())
-    graphs.push_back(nb::steal(runtime::process_state().wrap_graph(compiled->executor.graph(), {})));
+  for (const auto& compiled : device().recent()) graphs.push_back(graph_of(*compiled));
   return graphs;
 }
 
@@ -124,10 +121,6 @@ void bind_lazy(nb::module_& module) {
   module.def("lazy_recent", &recent);
   module.def(
       "lazy_tensor_id", [](nb::handle tensor) { return device().tensor_id(unwrap_lazy(tensor)); }, nb::arg("tensor"));
-  module.def(
-      "lazy_real",
-      [](nb::handle tensor) { return wrap(translated([&] { return device().real(unwrap_lazy(tensor)); })); },
-      nb::arg("tensor"));
   module.def("lazy_frames", [] { return device().pending_frames(); });
   module.def("lazy_counters", [] { return device().metrics().counters(); });
   module.def("lazy_timers", &timers);

@@ -380,6 +380,16 @@ void Inference::run() {
 
 }  // namespace
 
+bool follows_contents(const SchemaInfo& info, c10::ArrayRef<IValue> args) {
+  if (info.answer == Answer::Value || info.answer == Answer::Number) return true;
+  if (!info.dynamic_shape || !info.indexing) return info.dynamic_shape;
+  bool masked = false;
+  each_tensor(args.back(), [&](const at::Tensor& index) {
+    masked |= index.scalar_type() == c10::ScalarType::Bool || index.scalar_type() == c10::ScalarType::Byte;
+  });
+  return masked;
+}
+
 bool is_inferring() { return inferring != 0; }
 
 void infer(const OperatorHandle& op, const SchemaInfo& info, DispatchKeySet keys, Stack* stack) {

@@ -25,6 +25,9 @@ struct NotInferable : c10::Error {
 // and alias the arguments in the same way. Errors are those of the real kernel where it checks more than contents.
 void infer(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKeySet keys, c10::Stack* stack);
 
+// Whether the operator's answer, or the sizes of its results, follow from the contents of tensors.
+bool follows_contents(const graph::SchemaInfo& info, c10::ArrayRef<c10::IValue> args);
+
 // While infer() runs on this thread: operators that reach the recorder then are parts of the one being inferred.
 bool is_inferring();
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "graph/schema_info.h"
+#include "record/infer.h"
 #include "record/plain_tensor.h"
 #include "record/recorder_keys.h"
 #include "record/tensor_items.h"
@@ -52,17 +53,6 @@ bool is_below_inplace() { return c10::impl::tls_is_dispatch_key_excluded(Dispatc
 
 bool same_offset(const c10::SymInt& a, const c10::SymInt& b) {
   return a.is_heap_allocated() || b.is_heap_allocated() ? a.is_same(b) : a == b;
-}
-
-// Whether its answer, or the sizes of its results, follow from the contents of tensors.
-bool follows_contents(const SchemaInfo& info, const Stack& stack) {
-  if (info.answer == graph::Answer::Value || info.answer == graph::Answer::Number) return true;
-  if (!info.dynamic_shape || !info.indexing) return info.dynamic_shape;
-  bool masked = false;
-  each_tensor(stack.back(), [&](const at::Tensor& index) {
-    masked |= index.scalar_type() == c10::ScalarType::Bool || index.scalar_type() == c10::ScalarType::Byte;
-  });
-  return masked;
 }
 
 bool is_constant_argument(const IValue& value) {

@@ -134,7 +134,7 @@ def get_tensors_svg(tensors: Iterable[Tensor]) -> str:
 
 def get_tensors_backend(tensors: Iterable[Tensor]) -> str:
     """The graph that would run, in the form that can be parsed (``magneto.Graph.parse``)."""
-    return str(backend.pending(tensors)[0])
+    return get_tensors_text(tensors)
 
 
 def get_frames() -> list[tuple[str, list[str]]]:

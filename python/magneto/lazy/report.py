@@ -10,8 +10,8 @@ from typing import cast
 
 import torch
 
-from magneto import _C
-from magneto.lazy.metrics import _text as duration
+from magneto import _C, pages
+from magneto.lazy.metrics import duration
 
 __all__ = ["report"]
 
@@ -32,48 +32,20 @@ PHASES = {
 
 LARGEST_PICTURE = 2000  # operators; larger ones are text only
 
-PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
-<style>
-:root { color-scheme: light dark; --ink: #1b1f27; --soft: #5c6675; --line: #dfe3ea; --page: #fbfbfd; --card: #ffffff;
-  --accent: #5b3fd6; --good: #11805a; --bad: #b3362b; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e9ecf2; --soft: #9aa4b5; --line: #2b313c; --page: #12151b;
-  --card: #191d25; --accent: #a48bff; --good: #4cc796; --bad: #ff8a7d; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-main { max-width: 75rem; margin: 0 auto; padding: 3rem 1.25rem 5rem; }
-h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 .4rem; letter-spacing: -.02em; }
-h2 { font-size: 1.1rem; margin: 2.6rem 0 .8rem; }
-p { margin: .4rem 0; } .soft { color: var(--soft); } .good { color: var(--good); } .bad { color: var(--bad); }
-.tiles { display: grid; grid-template-columns: repeat(4, 1fr); gap: .8rem; margin: 1.8rem 0; }
-.tile, .scroll, .graph { background: var(--card); border: 1px solid var(--line); border-radius: .7rem; }
-.tile { padding: .9rem 1.1rem; } .tile b { display: block; font-size: 1.7rem; letter-spacing: -.02em; }
-.tile span, .soft { color: var(--soft); font-size: .88rem; }
+STYLE = """\
+main { max-width: 75rem; } .soft { font-size: .88rem; }
 .scroll { overflow: auto; } .graph { padding: .9rem 1.1rem; margin: .8rem 0; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .5rem .9rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
-tr:last-child td { border: 0; } th { color: var(--soft); font-weight: 500; font-size: .88rem; }
-th:first-child, td:first-child { text-align: left; } td:first-child { overflow-wrap: anywhere; }
+th, td { padding: .5rem .9rem; } tr:last-child td { border: 0; } td:first-child { overflow-wrap: anywhere; }
 td.say, th.say { text-align: left; white-space: normal; color: var(--soft); font-size: .88rem; }
 .bar { display: block; height: .35rem; min-width: 2px; border-radius: .2rem; background: var(--accent); }
-summary { cursor: pointer; } label { display: block; margin: .6rem 0; font-size: .88rem; color: var(--soft); }
+label { display: block; margin: .6rem 0; font-size: .88rem; color: var(--soft); }
 .picture { max-height: 85vh; background: #ffffff; } .picture svg { display: block; }
-.fit:checked ~ .picture svg { width: 100%; height: auto; }
-pre { margin: .8rem 0 0; padding: .9rem 1.1rem; max-height: 85vh;
-  font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, monospace; }
-@media (max-width: 44rem) { main { padding: 1.5rem 1rem 3rem; } .tiles { grid-template-columns: 1fr 1fr; }
-  th, td { padding: .5rem; } }
-</style>
-</head>
-<body><main>
-<h1>$title</h1>
-<p class="soft">$subtitle</p>
-<div class="tiles">$tiles</div>
+label:has(.fit:checked) ~ .picture svg { width: 100%; height: auto; }
+pre { margin: .8rem 0 0; padding: .9rem 1.1rem; max-height: 85vh; }
+@media (max-width: 44rem) { th, td { padding: .5rem; } }
+"""
+
+BODY = Template("""\
 <h2>Steps and graphs</h2>
 $counts
 <h2>Operators that were run one at a time</h2>
@@ -82,7 +54,6 @@ $fallbacks
 $times
 <h2>Graphs</h2>
 $graphs
-</main></body></html>
 """)
 
 
@@ -104,30 +75,25 @@ def _page(
     fallbacks = {name: count for name, count in counters.items() if "::" in name}  # all others have no namespace
     own = {name: counters.get(name, 0) for name in COUNTERS}
     own |= {name: count for name, count in sorted(counters.items()) if name not in fallbacks}
-    return PAGE.substitute(
-        title="What the lazy device did",
-        subtitle=html.escape(f"over {_C.lazy_backing()}, torch {torch.__version__}"),
-        tiles=_tiles(own, sum(fallbacks.values())),
+    body = BODY.substitute(
         counts=_table(["", "count", ""], [[name, f"{n:,}", COUNTERS.get(name, "")] for name, n in own.items()]),
         fallbacks=_fallbacks(fallbacks),
         times=_times(timers),
         graphs="".join(map(_graph, graphs)) or '<p class="soft">No step has run yet.</p>',
     )
+    subtitle = f"over {_C.lazy_backing()}, torch {torch.__version__}"
+    return pages.page("What the lazy device did", subtitle, _tiles(own, sum(fallbacks.values())), body, STYLE)
 
 
-def _tiles(own: Mapping[str, int], fallbacks: int) -> str:
+def _tiles(own: Mapping[str, int], fallbacks: int) -> list[pages.Tile]:
     steps, recorded, found = own["steps"], own["operators recorded"], own["graphs found"]
     asked = found + own["graphs made"]
-    tiles = [
+    return [
         (f"{steps:,}", "steps", ""),
         (f"{recorded / steps:,.0f}" if steps else "-", "operators a step", ""),
         (f"{found / asked:.1%}" if asked else "-", "of the graphs were found, not made", "good" if found else ""),
         (f"{fallbacks:,}", "operators were not recorded", "bad" if fallbacks else "good"),
     ]
-    return "".join(
-        f'<div class="tile"><b class="{mood}">{html.escape(figure)}</b><span>{html.escape(caption)}</span></div>'
-        for figure, caption, mood in tiles
-    )
 
 
 def _fallbacks(counts: Mapping[str, int]) -> str:
@@ -168,16 +134,16 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], bars: Sequence[fl
         if bars:
             cells[0] += f'<span class="bar" style="width: {bars[number]:.2%}"></span>'
         body += f"<tr>{''.join(f'<td{kind}>{cell}</td>' for kind, cell in zip(kinds, cells, strict=True))}</tr>"
-    return f'<div class="scroll"><table><thead><tr>{text}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="card scroll"><table><thead><tr>{text}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _graph(graph: _C.Graph) -> str:
     picture = (
         '<label><input type="checkbox" class="fit"> fit the width</label>'
-        f'<div class="scroll picture">{graph.to_svg()}</div>'  # pictures escape what they show themselves
+        f'<div class="card scroll picture">{graph.to_svg()}</div>'  # pictures escape what they show themselves
     )
     return (
-        f'<details class="graph"><summary>{len(graph):,} operators, hash {html.escape(graph.hash)}</summary>'
+        f'<details class="card graph"><summary>{len(graph):,} operators, hash {html.escape(graph.hash)}</summary>'
         f"{picture if len(graph) <= LARGEST_PICTURE else ''}"
-        f'<pre class="scroll">{html.escape(str(graph))}</pre></details>\n'
+        f'<pre class="card scroll">{html.escape(str(graph))}</pre></details>\n'
     )
