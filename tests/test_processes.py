@@ -71,7 +71,7 @@ def test_a_child_that_is_forked_inside_a_watched_call_and_its_parent_both_go_on(
 def test_a_child_forked_while_another_thread_captures_is_not_held_up() -> None:
     original, x = model(), torch.randn(3, 4)
     stop = threading.Event()
-    # A child hangs, eagerly too, if it is forked while another thread calls one of torch's operators for the first time.
+    # A child hangs, eagerly too, if it is forked while another thread is the first to call one of torch's operators.
     magneto.compile(original)(x)
 
     def capture() -> None:

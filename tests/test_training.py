@@ -185,6 +185,11 @@ def grad_modes(x: Tensor) -> tuple[Tensor, ...]:
     return x / scale, inner, scale, x.detach().exp() * x
 
 
+@torch.no_grad()
+def views_without_grad(x: Tensor) -> tuple[Tensor, ...]:
+    return x[0], layer.weight.t(), layer.weight[0].unsqueeze(0), layer.weight[0] * x, x.detach(), layer.bias.clone()[1:]
+
+
 def sometimes_fixed(index: int) -> tuple[Tensor, Tensor]:
     """A tensor that may be changed in place; for 2 and 3 one of many views and a leaf, which may not."""
     start = leaf(3) if index == 3 else leaf(2, 3) * 1
@@ -203,13 +208,14 @@ USED: dict[str, tuple[Any, Any, int, Counts]] = {
     "views of inputs": (lambda x: (x[0], x.t(), x.chunk(3), x.detach(), x.expand(2, 3, 4)), MATRIX, 4, (1, 1, 3)),
     "outputs": (lambda x: (layer(x).topk(1), x, layer.weight, x > 0, x.long(), 3), MATRIX, 4, (1, 1, 3)),
     "conjugates": (lambda x, y: torch.view_as_complex(x).conj() * y, ((3, 2), (3,)), 4, (2, 1, 2)),
+    "views in no_grad": (views_without_grad, MATRIX, 4, (1, 1, 3)),
     "grad modes inside": (grad_modes, MATRIX, 4, (1, 1, 3)),
     "autocast inside": (torch.autocast("cpu", torch.bfloat16)(lambda x: layer(layer(x)).float()), MATRIX, 4, (1, 1, 3)),
     "a branch on contents": (lambda x: x.sin() if (s := x.sum()).item() > 0 else x * s, ((3,),), 8, (2, 2, 6)),
     "a mask as an index": (lambda x: x[x > 0] * x.sum().item(), MATRIX, 4, (2, 3, 2)),
     "a checkpoint": (lambda x: checkpoint(layer, layer(x), use_reentrant=False), MATRIX, 9, None),
     "a reentrant checkpoint": (lambda x: checkpoint(layer, layer(x), use_reentrant=True), MATRIX, 4, (3, 1, 1)),
-    "a custom function": (lambda x: Clipped.apply(x * 2) * 3, MATRIX, 4, (3, 2, 1)),
+    "a custom function": (lambda x: Clipped.apply(x * 2) * 3, MATRIX, 4, (1, 2, 3)),
     "batch sizes": (models.MLP((4, 8, 2)), lambda index: (torch.randn(SIZES[index], 4),), 9, (3, 3, 6)),
     "an embedding": (nn.Embedding(9, 4, 1, max_norm=1.0), lambda _: (torch.randint(9, (5,)),), 4, (1, 1, 3)),
     "a sparse embedding": (nn.Embedding(9, 4, sparse=True), lambda _: (torch.randint(9, (5,)),), 4, (1, 1, 3)),

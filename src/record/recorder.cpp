@@ -346,7 +346,10 @@ bool Recorder::take_tensor(graph::Op& noted, uint32_t position, int32_t item, co
   ValueId value;
   if (found) {
     value = *found;
-    if (noted.grad_mode && tensor.requires_grad() && !options_.gradients) {
+    bool needs_gradient = tensor.requires_grad() && !options_.gradients;
+    // Views require gradients if their base does, whatever the mode.
+    if (needs_gradient && !noted.grad_mode) noted.derives |= info.returns_view && !info.writes && is_derived(value);
+    if (needs_gradient && noted.grad_mode) {
       if (!is_derived(value)) return unsupported("a gradient that no recorded operator leads to (" + info.name + ")");
       // Such views are made plain inside the autograd kernel, by operators that are none of their own.
       if ((tensor.is_conj() || tensor.is_neg()) && !info.tracks_views)

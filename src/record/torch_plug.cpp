@@ -55,6 +55,7 @@ class TorchPlug final : public runtime::TensorPlug {
   CallKind classify_call(PyObject* callable) const override;
   CallKind classify_attribute(PyObject* tensor, PyObject* name) const override;
   bool only_calls(PyObject* callable, PyObject* const* args, size_t count) const override;
+  bool leads_to_unknown(PyObject* method, PyObject* const* args, size_t count) const override;
   bool is_call_context(PyObject* object) const override { return PyObject_TypeCheck(object, function_base_); }
   bool may_be_set(PyObject* name) const override;
   bool ignores_errors(PyObject* handler) const override;
@@ -80,6 +81,7 @@ class TorchPlug final : public runtime::TensorPlug {
   CallKind classify_script_function(PyObject* callable) const;
   CallKind classify_type(PyTypeObject* type) const;
   CallKind classify_descriptor(PyObject* descriptor) const;
+  bool need_gradients(PyObject* const* args, size_t count) const;
   bool is_tensor_base(PyTypeObject* type) const { return type == tensor_base_ || type == tensor_type; }
 
   PyTypeObject* tensor_base_;             // torch._C.TensorBase
@@ -87,6 +89,7 @@ class TorchPlug final : public runtime::TensorPlug {
   PyTypeObject* inference_mode_;          // torch._C._InferenceMode
   PyTypeObject* function_base_;           // torch._C._FunctionBase
   py::Ref apply_;                         // its method
+  py::Ref function_apply_;                // torch.autograd.Function.apply, unbound: Python that calls it
   PyTypeObject* variable_functions_;      // the class behind torch.add and friends
   std::vector<PyTypeObject*> immutable_;  // dtype, device, ...
   // Classes whose objects guard a `with` block, with the code of their __exit__; or null, with code that has handlers.
@@ -127,6 +130,10 @@ TorchPlug::TorchPlug() {
   }
   function_base_ = hold_type(c_module.get(), "_FunctionBase");
   apply_ = get_attribute(held_.back().get(), "apply");
+  py::Ref function = get_attribute(get_attribute(torch.get(), "autograd").get(), "Function");
+  py::Ref function_apply = get_attribute(function.get(), "apply");
+  if (PyMethod_Check(function_apply.get()))
+    function_apply_ = py::Ref::borrow(PyMethod_GET_FUNCTION(function_apply.get()));
   variable_functions_ = hold_type(c_module.get(), "_VariableFunctionsClass");
   find_harmless_handlers(torch.get());
   for (const char* name : {"dtype", "device", "layout", "memory_format", "Size", "finfo", "iinfo", "qscheme"}) {
@@ -176,9 +183,18 @@ CallKind TorchPlug::classify_descriptor(PyObject* descriptor) const {
 bool TorchPlug::only_calls(PyObject* callable, PyObject* const* args, size_t count) const {
   if (!PyCFunction_Check(callable) || !PyCFunction_Check(apply_.get())) return false;
   if (((PyCFunctionObject*)callable)->m_ml != ((PyCFunctionObject*)apply_.get())->m_ml) return false;
-  return !c10::GradMode::is_enabled() || std::none_of(args, args + count, [this](PyObject* arg) {
-    return is_tensor(arg) && runtime::unpack_tensor(arg).requires_grad();
-  });
+  return !need_gradients(args, count);
+}
+
+bool TorchPlug::leads_to_unknown(PyObject* method, PyObject* const* args, size_t count) const {
+  return PyMethod_Check(method) && PyMethod_GET_FUNCTION(method) == function_apply_.get() &&
+         need_gradients(args, count);
+}
+
+bool TorchPlug::need_gradients(PyObject* const* args, size_t count) const {
+  return c10::GradMode::is_enabled() && std::any_of(args, args + count, [this](PyObject* arg) {
+           return is_tensor(arg) && runtime::unpack_tensor(arg).requires_grad();
+         });
 }
 
 // Tensors that it says it has changed would get another history.

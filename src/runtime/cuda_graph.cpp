@@ -123,6 +123,7 @@ bool CudaGraph::launch() {
 }
 
 bool is_capturing() {
+  if (!at::hasCUDA()) return false;  // builds without it have a Python class that raises in the function's place
   static PyObject* const ask = PyObject_GetAttrString(torch_module(), "_cuda_isCurrentStreamCapturing");
   py::Ref answer = py::Ref::steal(ask ? PyObject_CallNoArgs(ask) : nullptr);
   PyErr_Clear();

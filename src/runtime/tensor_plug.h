@@ -190,6 +190,9 @@ class TensorPlug {
   // Whether the C function, called with these, does nothing but call Python code with a new object before them, and
   // hand on what that returns (autograd.Function.apply where nothing needs a gradient).
   virtual bool only_calls(PyObject* callable, PyObject* const* args, size_t count) const = 0;
+  // Whether the method, called with these, comes to a C function that nobody understands (autograd.Function.apply where
+  // something needs a gradient).
+  virtual bool leads_to_unknown(PyObject* method, PyObject* const* args, size_t count) const = 0;
   // Whether it may be such an object, and which C attributes of it may be set without any effect but that.
   virtual bool is_call_context(PyObject* object) const = 0;
   virtual bool may_be_set(PyObject* name) const = 0;

@@ -432,6 +432,8 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   constructing_ = nullptr;
   if (!alive()) let_go();
   if (alive() && rule_of(callable) != Rule::None) return call_by_rule(callable, args, positional, keyword_names);
+  if (call_site_ == args && leads_to_unknown(callable, args, call.size()))
+    return call_unknown(callable, args, positional, keyword_names);
   if (!alive() || PyFunction_Check(callable)) return call.make();
   if (PyMethod_Check(callable)) {
     if (PyFunction_Check(PyMethod_GET_FUNCTION(callable))) return call.make();

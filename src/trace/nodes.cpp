@@ -150,12 +150,13 @@ void FrameRun::hand_over(PyObject* callable, PyObject* const* args, const std::v
                          PyObject* keyword_names) {
   Watch::Handover& handover = watch_.handover;
   handover = {};
-  bool has_rule = rule_of(callable) != Rule::None;
+  bool leads_to_unknown = watch_.leads_to_unknown(callable, args, nodes.size());
+  bool has_rule = leads_to_unknown || rule_of(callable) != Rule::None;
   if (!has_rule) handover.expect(callable);
   if (nodes.empty()) return;
   PyObject* self = nullptr;
   Model model = handover.function ? Model::Unknown : model_of(callable, &self);
-  bool is_unknown = model == Model::Unknown && !handover.function && watch_.is_unknown(callable);
+  bool is_unknown = leads_to_unknown || (model == Model::Unknown && !handover.function && watch_.is_unknown(callable));
   bool takes_numbers = !has_rule && watch_.takes_numbers(callable);
   size_t positional = nodes.size() - (keyword_names ? static_cast<size_t>(PyTuple_GET_SIZE(keyword_names)) : 0);
   for (size_t i = 0; i < nodes.size(); ++i) {

@@ -238,6 +238,10 @@ class Watch {
   PyObject* call(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names);
   // Whether it is a C function that nobody knows anything about.
   bool is_unknown(PyObject* callable) const;
+  // Python code that would come to such a function all the same; the call can be cut in front of it.
+  bool leads_to_unknown(PyObject* callable, PyObject* const* args, size_t count) const {
+    return PyMethod_Check(callable) && plug_.leads_to_unknown(callable, args, count) && can_cut();
+  }
   // The same for an instruction that does nothing else: the call may be cut here.
   PyObject* call_here(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names) {
     call_site_ = args;
