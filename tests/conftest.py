@@ -130,9 +130,10 @@ def fresh_autograd() -> Iterator[None]:
 @pytest.fixture
 def lazy_device() -> Iterator[None]:
     """The device `lazy`, with nothing recorded, counted or failed before the test."""
+    from lazy_stories import BACKING
     from magneto import lazy
 
-    lazy.init()
+    lazy.init(BACKING)
     lazy.mark_step()
     lazy.wait_device_ops()
     lazy.set_force_fallback([])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from lazy_stories import SEED, Story, check, each, grid, leaf, made_model, numbers, seen, step, train
+from lazy_stories import BACKING, SEED, Story, check, each, grid, leaf, made_model, numbers, seen, step, train
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
@@ -240,7 +240,7 @@ def test_recurrent_modules_give_nearly_the_same(make: Any, bidirectional: bool) 
         result.square().sum().backward()
         return [result.detach().cpu(), *(p.grad.cpu() for p in model.parameters())]
 
-    for ours, eager in zip(story("lazy"), story("cpu"), strict=True):
+    for ours, eager in zip(story("lazy"), story(BACKING), strict=True):
         torch.testing.assert_close(ours, eager)
 
 
@@ -304,4 +304,4 @@ def test_an_encoder_that_is_evaluated_is_near_the_cpu_which_has_a_kernel_of_its_
         with torch.no_grad():
             return model(numbers(d, 2, 5, 32)).cpu()
 
-    torch.testing.assert_close(run("lazy"), run("cpu"))
+    torch.testing.assert_close(run("lazy"), run(BACKING))

@@ -16,6 +16,7 @@ from typing import Any
 import magneto
 import pytest
 import torch
+from lazy_stories import BACKING, Nearly
 from op_samples import op_db
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -47,7 +48,7 @@ Call = Callable[..., Any]
 
 @pytest.fixture(scope="module", autouse=True)
 def lazy_device() -> None:
-    magneto.lazy.init()
+    magneto.lazy.init(BACKING)
 
 
 def name_of(op: Any) -> str:
@@ -146,7 +147,7 @@ class Looks:
     """What can be seen of a value, but for its device."""
 
     form: Any
-    contents: bytes = b""
+    contents: Any = b""
 
 
 def looks(value: Any, device: str, contents: bool) -> Looks:
@@ -157,7 +158,9 @@ def looks(value: Any, device: str, contents: bool) -> Looks:
         return Looks((value.shape, value.layout, value.dtype, value.requires_grad))
     assert value.device.type == device, f"a result is on {value.device}"
     form = (*compare.look(value, False), value.storage_offset(), value.requires_grad, value.is_leaf)
-    return Looks(form, compare.bits(value.cpu()).numpy().tobytes() if contents else b"")
+    if not contents:
+        return Looks(form)
+    return Looks(form, compare.bits(value.cpu()).numpy().tobytes() if BACKING == "cpu" else Nearly(value.cpu()))
 
 
 def all_looks(tree: Any, device: str, contents: bool = True) -> list[Looks]:
@@ -231,7 +234,7 @@ def problems(op: Any, count: int | None) -> Iterator[str]:
     for sample in samples(op, count):
         if not has_device(sample.tree):
             continue
-        expected, again = (outcome(sample, "cpu", contents) for _ in range(2))
+        expected, again = (outcome(sample, BACKING, contents) for _ in range(2))
         if difference(expected, again):
             continue
         for time in ("first", "second"):

@@ -9,7 +9,7 @@ import magneto
 import numpy
 import pytest
 import torch
-from lazy_stories import Story, check, count, each, grid, numbers, step
+from lazy_stories import BACKING, Story, check, count, each, grid, numbers, step
 from magneto import lazy
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -701,7 +701,7 @@ def test_errors_are_those_of_the_cpu(wrong: Callable[[str], Any]) -> None:
     def raised(d: str) -> BaseException | None:
         return compare.raised_by(lambda: (wrong(d), step(d)))
 
-    expected, actual = raised("cpu"), raised("lazy")
+    expected, actual = raised(BACKING), raised("lazy")
     assert expected is not None
     assert type(actual) is type(expected)
     assert str(expected).split("\n")[0] in str(actual)

@@ -317,7 +317,8 @@ void Device::before_fork() {
   }
 }
 
-void Device::after_fork() {
+void Device::after_fork(bool in_child) {
+  is_lost_ |= in_child && !backing_.is_cpu();
   worker_.let_go();
   metrics_.let_go();
   lock_.unlock();
@@ -343,6 +344,7 @@ bool Device::is_forced(const std::string& name) {
 }
 
 void Device::seed(uint64_t seed) {
+  if (is_lost_) return;  // as torch does with the generators of such devices
   end_step(true);
   std::lock_guard lock(generator_.mutex());
   generator_.set_current_seed(seed);

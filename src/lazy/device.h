@@ -60,7 +60,7 @@ class Device {
   void stop() { worker_.stop(); }
   // Around fork(): nothing is under way, and nobody has a lock.
   void before_fork();
-  void after_fork();
+  void after_fork(bool in_child);
 
   // Names of operators that are never recorded.
   void set_forced(std::set<std::string> names);
@@ -100,9 +100,10 @@ class Device {
   std::shared_ptr<Run> finish_step();
 
   const c10::Device backing_;
+  bool is_lost_ = false;  // a GPU that the parent process has
   at::Generator generator_;
   Metrics metrics_;
-  Worker worker_{metrics_};
+  Worker worker_{metrics_, backing_};
 
   // Of all below. Nobody who has it waits for the GIL, or drops a tensor that Python may have.
   std::mutex lock_;

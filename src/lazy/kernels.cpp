@@ -299,7 +299,8 @@ std::string install(c10::Device backing) {
   static Guard& guard = *new Guard;
   c10::impl::DeviceGuardImplRegistrar registrar(c10::kLazy, &guard);
   runtime::process_state().lazy_device = new Device(backing);
-  pthread_atfork([] { device()->before_fork(); }, [] { device()->after_fork(); }, [] { device()->after_fork(); });
+  pthread_atfork([] { device()->before_fork(); }, [] { device()->after_fork(false); },
+                 [] { device()->after_fork(true); });
   (new Registrations)->add_all();  // never destroyed: torch may be gone before us when the process exits
   return "";
 }

@@ -3,6 +3,8 @@
 
 #include <Python.h>
 
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <chrono>
@@ -40,6 +42,16 @@ std::string where(const graph::Graph& graph, const graph::Op& op) {
   return text + ", first recorded at " + line.file + ":" + std::to_string(line.number) + " in " + line.function;
 }
 
+// Libraries like cuBLAS want the thread to have used the device before.
+void make_current(c10::Device device) {
+  c10::impl::VirtualGuardImpl guard(device.type());
+  try {
+    guard.synchronizeStream(guard.getStream(device));
+  } catch (const c10::Error&) {
+    // The first operator will say so.
+  }
+}
+
 void serve_signals() {
   if (!PyGILState_GetThisThreadState()) return;
   py::Gil gil;
@@ -74,6 +86,11 @@ void Worker::run_next(std::unique_lock<std::mutex>& lock) {
 }
 
 void Worker::work() {
+  c10::OptionalDeviceGuard guard;
+  if (!device_.is_cpu()) {
+    guard.reset_device(device_);
+    make_current(device_);
+  }
   std::unique_lock lock(lock_);
   for (;;) {
     changed_.wait(lock, [this] { return runs_.empty() ? is_stopping_ : !is_running_; });

@@ -1,5 +1,7 @@
 // Runs ended steps one after the other, on a thread of its own or on the one that waits for them.
 #pragma once
+#include <c10/core/Device.h>
+
 #include <cfenv>
 #include <condition_variable>
 #include <deque>
@@ -38,7 +40,7 @@ struct Run {
 
 class Worker {
  public:
-  explicit Worker(Metrics& metrics) : metrics_(metrics) {}
+  Worker(Metrics& metrics, c10::Device device) : metrics_(metrics), device_(device) {}
 
   // It will run behind all that were given earlier. `waits`: the caller comes back for it at once.
   void add(std::shared_ptr<Run> run, bool waits);
@@ -69,6 +71,7 @@ class Worker {
   bool runs_here() const;
 
   Metrics& metrics_;
+  const c10::Device device_;
   std::mutex lock_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Run>> runs_;  // the first one may be under way
