@@ -71,13 +71,15 @@ def test_a_child_that_is_forked_inside_a_watched_call_and_its_parent_both_go_on(
 def test_a_child_forked_while_another_thread_captures_is_not_held_up() -> None:
     original, x = model(), torch.randn(3, 4)
     stop = threading.Event()
-    # A child hangs, eagerly too, if it is forked while another thread is the first to call one of torch's operators.
+    # A child hangs, eagerly too, if it is forked while another thread is the first to call one of torch's operators, or
+    # holds the lock that autograd has in each parameter. So the thread is not the first, and has parameters of its own.
     magneto.compile(original)(x)
+    other, y = model(), torch.randn(3, 4)
 
     def capture() -> None:
         with torch.no_grad():
             while not stop.is_set():
-                magneto.compile(original)(x)
+                magneto.compile(other)(y)
 
     thread = threading.Thread(target=capture)
     thread.start()
