@@ -96,6 +96,16 @@ def test_it_is_a_module_and_an_instance_of_the_original_class():
     assert "OptimizedModule" in repr(compiled) and "(linear): Linear" in repr(compiled)
 
 
+def test_notes_about_the_original_are_found_under_the_compiled_and_the_other_way_round():
+    original, other = Net(), Net()
+    compiled = magneto.compile(original)
+    assert compiled == original == compiled == magneto.compile(original)
+    assert compiled != other and compiled != magneto.compile(other) and compiled != 1
+    assert {original: "noted"}[compiled] == {compiled: "noted"}[original] == "noted"
+    noted = weakref.WeakKeyDictionary({original: "noted"})
+    assert noted[compiled] == "noted" and other not in noted
+
+
 def test_forward_has_the_original_signature_and_is_compiled():
     net = Net().eval()
     compiled = magneto.compile(net)

@@ -71,6 +71,13 @@ class ModuleProxy(nn.Module):
             raise UserAttributeError(f"{name} of a compiled module cannot be deleted")
         delattr(self._orig_mod, name)
 
+    # Who keeps notes about modules (FSDP, sets of visited ones) finds under either what is noted of the other.
+    def __eq__(self, other: object) -> Any:
+        return self._orig_mod == (other._orig_mod if isinstance(other, ModuleProxy) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._orig_mod)
+
     def __dir__(self) -> list[str]:
         return sorted({*dir(self._orig_mod), *ModuleProxy._OWN})
 
