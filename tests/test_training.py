@@ -147,9 +147,6 @@ def test_the_losses_of_a_long_training_equal_eager() -> None:
 # ---- single features: what happens in each of some calls
 
 Event = Callable[[Any, Any, int], Any]  # of the call, what was compiled, and a number
-WRONG = {
-    "autocast around two calls": "a replay casts weights anew; eager's calls share the cast and its gradient",
-}
 layer = nn.Linear(4, 4)
 
 
@@ -329,10 +326,9 @@ FEATURES |= {
     "a cold script": (functools.partial(script, False), used(((3,),)), 4, (1, 2, 3)),
     "a warm script": (functools.partial(script, True), used(((3,),)), 4, (1, 2, 3)),
 }
-MARKS = {name: [pytest.mark.xfail(strict=True, reason=reason)] for name, reason in WRONG.items()}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in FEATURES])
+@pytest.mark.parametrize("name", FEATURES)
 def test_a_feature_equals_eager(name: str) -> None:
     build, event, calls, counts = FEATURES[name]
     found = check(called(build, event, calls))

@@ -621,6 +621,12 @@ class GraphOp:
         """Autograd takes part in each run."""
 
     @property
+    def shared_cast(self) -> bool:
+        """
+        Is autocast's cast of a parameter, which all in the block of autocast share.
+        """
+
+    @property
     def expected(self) -> bool | int | float | complex | None:
         """The number that it must return, if anything relies on that."""
 

@@ -91,6 +91,7 @@ struct Op {
   bool autocast;       // ran with the autocast that the call began with, which the operators inside its kernel see
   bool inference;      // ran in inference mode, which the call itself turned on
   bool derives;        // autograd took part, which a run has to let it do again
+  bool shared_cast = false;  // autocast's cast of a parameter, which all in the block of autocast share
   // The number that the operator returned, on which everything after it relies; None for operators that return tensors.
   c10::IValue expected = {};
   std::vector<SizeRef> sizes = {};

@@ -145,7 +145,9 @@ class Parser {
         return flags;
       } else {
         cursor_.expected(
-            std::string("plain, or some of grad, below_inplace, autocast, inference and derives, and then ") + end);
+            std::string(
+                "plain, or some of grad, below_inplace, autocast, inference, derives and shared_cast, and then ") +
+            end);
       }
     }
   }

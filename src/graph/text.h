@@ -31,11 +31,12 @@ struct Flag {
   std::string_view name;
   bool Op::* member;
 };
-constexpr std::array<Flag, 5> kFlags = {{{"grad", &Op::grad_mode},
+constexpr std::array<Flag, 6> kFlags = {{{"grad", &Op::grad_mode},
                                          {"below_inplace", &Op::below_inplace},
                                          {"autocast", &Op::autocast},
                                          {"inference", &Op::inference},
-                                         {"derives", &Op::derives}}};
+                                         {"derives", &Op::derives},
+                                         {"shared_cast", &Op::shared_cast}}};
 constexpr std::string_view kNoFlags = "plain";
 
 std::string dtype_text(c10::ScalarType dtype);  // "f32"

@@ -525,6 +525,9 @@ void bind_views(nb::module_& module) {
       .def_prop_ro(
           "derives", [](const OpView& view) { return view.get().derives; }, "Autograd takes part in each run.")
       .def_prop_ro(
+          "shared_cast", [](const OpView& view) { return view.get().shared_cast; },
+          "Is autocast's cast of a parameter, which all in the block of autocast share.")
+      .def_prop_ro(
           "expected",
           [](const OpView& view) -> nb::object {
             const IValue& expected = view.get().expected;

@@ -9,7 +9,9 @@
 #include "record/infer.h"
 #include "record/plain_tensor.h"
 #include "record/recorder_keys.h"
+#include "record/shared_casts.h"
 #include "record/tensor_items.h"
+#include "runtime/shared_cast.h"
 #include "runtime/state.h"
 
 namespace magneto::record {
@@ -67,6 +69,8 @@ bool is_constant_argument(const IValue& value) {
   return true;
 }
 
+struct NoSuchCast : std::exception {};
+
 }  // namespace
 
 Recorder* Recorder::active() { return active_recorder; }
@@ -88,6 +92,7 @@ void Recorder::start() {
 
 void Recorder::pause() {
   if (active_recorder != this) return;
+  settle_casts();
   active_recorder = nullptr;
   include_keys(false);
 }
@@ -100,6 +105,7 @@ void Recorder::stop() {
 // What really runs goes on unrecorded. What does not would change the state that it meets: it stays with us, and each
 // further operator is refused, too.
 void Recorder::refuse(Refusal::Kind kind, std::string reason) {
+  unsettled_casts_.clear();
   if (is_live()) stop();
   if (!refusal_) {
     refusal_ = Refusal{kind, std::move(reason)};
@@ -122,6 +128,7 @@ graph::Graph Recorder::take_graph() {
 }
 
 void Recorder::rewind(const Mark& mark) {
+  std::erase_if(unsettled_casts_, [&](const UnsettledCast& cast) { return cast.op >= mark.ops; });
   graph_.ops.erase(graph_.ops.begin() + static_cast<ptrdiff_t>(mark.ops), graph_.ops.end());
   graph_.values.erase(graph_.values.begin() + static_cast<ptrdiff_t>(mark.values), graph_.values.end());
   graph_.states.resize(mark.states);
@@ -341,7 +348,7 @@ bool Recorder::check_memory(const SchemaInfo& info, uint32_t position, const at:
 bool Recorder::take_tensor(graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor) {
   if (!tensor.defined()) return true;
   const SchemaInfo& info = *noted.info;
-  const ValueId* found = admits(tensor) ? find(tensor) : nullptr;
+  const ValueId* found = admits(tensor) || admits_cast(tensor) ? find(tensor) : nullptr;
   if (refusal_) return false;
   ValueId value;
   if (found) {
@@ -369,6 +376,38 @@ bool Recorder::take_tensor(graph::Op& noted, uint32_t position, int32_t item, co
   }
   noted.tensors.push_back({position, item, value});
   return true;
+}
+
+// Autocast casts a parameter once in its block. What it had cast before the recording began is noted when it is met.
+bool Recorder::admits_cast(const at::Tensor& tensor) {
+  if (!is_live() || !autocast_at_start_) return false;
+  at::Tensor parameter = parameter_of_cast(tensor);
+  if (!parameter.defined() || !is_shared_cast(parameter, tensor) || !admits(parameter)) return false;
+  static const auto to_copy = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_to_copy", "");
+  graph::Op noted = new_op(to_copy, graph::schema_info(to_copy));
+  noted.grad_mode = noted.shared_cast = true;
+  Stack arguments{parameter, tensor.scalar_type(), IValue(), IValue(), IValue(), false, IValue()}, results{tensor};
+  if (!take_arguments(noted, arguments) || !take_results(noted, results)) return false;
+  add_op(std::move(noted));
+  return true;
+}
+
+// Autocast makes a cast that it does not find, which reaches us in the place of an operator: then there is none.
+bool Recorder::is_shared_cast(const at::Tensor& parameter, const at::Tensor& cast) {
+  looks_for_cast_ = true;
+  bool is_same = false;
+  try {
+    c10::impl::IncludeDispatchKeyGuard on(kNoteKey);
+    is_same = runtime::shared_cast(parameter, cast.scalar_type()).is_same(cast);
+  } catch (const NoSuchCast&) {
+  }
+  looks_for_cast_ = false;
+  return is_same;
+}
+
+void Recorder::settle_casts() {
+  for (const auto& [op, parameter, cast] : std::exchange(unsettled_casts_, {}))
+    graph_.ops[op].shared_cast = is_shared_cast(parameter, cast);
 }
 
 bool Recorder::take_arguments(graph::Op& noted, const Stack& stack) {
@@ -488,6 +527,7 @@ void Recorder::add_op(graph::Op&& noted) {
 }
 
 void Recorder::call(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (looks_for_cast_) throw NoSuchCast();
   if (refusal_ && !is_live()) options_.on_refuse(*refusal_);
   const SchemaInfo& info = graph::schema_info(op);
   bool cuda = keys.has_backend(c10::BackendComponent::CUDABit);
@@ -501,6 +541,8 @@ void Recorder::call(const OperatorHandle& op, DispatchKeySet keys, Stack* stack)
 void Recorder::call_as_leaf(const OperatorHandle& op, const SchemaInfo& info, DispatchKey key, DispatchKeySet keys,
                             Stack* stack) {
   runtime::PauseWatch pause;
+  bool casts = autocast_at_start_ && may_be_shared_cast(info, *stack);
+  if (!casts) settle_casts();
   graph::Op noted = new_op(op, info);
   if (!noted.autocast && has_parts(info) && autocast_bits()) {
     unsupported("a fused operator (" + info.name + ") under an autocast that the call turned on");
@@ -513,6 +555,8 @@ void Recorder::call_as_leaf(const OperatorHandle& op, const SchemaInfo& info, Di
   if (fixed && info.answer != graph::Answer::None) return execute_on_contents(op, info, key, keys, stack);
   prepare(info, stack);
   if (!take_arguments(noted, *stack)) return run_below(op, key, keys, stack);
+  at::Tensor parameter =
+      casts ? (stack->end() - static_cast<ptrdiff_t>(info.written.size()))->toTensor() : at::Tensor();
   try {
     fixed ? execute_on_contents(op, info, key, keys, stack) : execute(op, info, key, keys, stack);
   } catch (...) {
@@ -521,7 +565,9 @@ void Recorder::call_as_leaf(const OperatorHandle& op, const SchemaInfo& info, Di
   }
   if (refusal_) return;
   bool number = info.answer == graph::Answer::Number;
-  if (number ? take_number(noted, *stack) : take_results(noted, *stack)) add_op(std::move(noted));
+  if (!(number ? take_number(noted, *stack) : take_results(noted, *stack))) return;
+  add_op(std::move(noted));
+  if (casts) unsettled_casts_.push_back({graph_.ops.size() - 1, std::move(parameter), stack->back().toTensor()});
 }
 
 // The error may depend on contents, and so may what the program does about it. It is the user's to see, not ours.

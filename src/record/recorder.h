@@ -219,6 +219,9 @@ class Recorder {
   bool check_memory(const graph::SchemaInfo& info, uint32_t position, const at::Tensor& tensor);
   bool take_arguments(graph::Op& noted, const c10::Stack& stack);
   bool take_tensor(graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor);
+  bool admits_cast(const at::Tensor& tensor);
+  bool is_shared_cast(const at::Tensor& parameter, const at::Tensor& cast);
+  void settle_casts();
   bool take_results(graph::Op& noted, const c10::Stack& stack);
   bool take_result(graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor);
   bool take_number(graph::Op& noted, const c10::Stack& stack);
@@ -243,6 +246,13 @@ class Recorder {
   ska::flat_hash_map<c10::TensorImpl*, Known> known_;
   ska::flat_hash_map<c10::StorageImpl*, StorageUsers> storages_;
   size_t unwritten_ = 0;
+  // The last operators, if they may be casts that autocast keeps. While it casts, it cannot be asked.
+  struct UnsettledCast {
+    size_t op;
+    at::Tensor parameter, cast;
+  };
+  std::vector<UnsettledCast> unsettled_casts_;
+  bool looks_for_cast_ = false;
   Lines lines_;
 };
 

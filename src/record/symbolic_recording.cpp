@@ -4,7 +4,6 @@
 #include "cpython/gil.h"
 #include "cpython/text.h"
 #include "record/call_edges.h"
-#include "record/global_state.h"
 #include "record/plain_tensor.h"
 #include "record/recorder_keys.h"
 #include "record/sym_node.h"
@@ -60,8 +59,6 @@ class BesideRecording final : public runtime::SymbolicRecording {
  public:
   explicit BesideRecording(std::function<void(std::string)> on_fail)
       : on_fail_(std::move(on_fail)), recorder_(options()), symbols_(recorder_.symbols()) {}
-
-  ~BesideRecording() override { forget_autocast_casts(); }  // those of stand-ins
 
   void add_input(PyObject* tensor) override { add_input(tensor, {}); }
 

@@ -377,7 +377,6 @@ std::string TorchPlug::why_not_record() const {
 
 std::unique_ptr<runtime::Recording> TorchPlug::record(std::function<void(std::string)> on_fail) const {
   MAGNETO_ASSERT(why_never_.empty() && !Recorder::active());
-  forget_autocast_casts();
   return start_recording(std::move(on_fail));
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "runtime/errors.h"
+#include "runtime/shared_cast.h"
 
 namespace magneto::runtime {
 
@@ -124,7 +125,7 @@ void Executor::flatten(const graph::Op& op, size_t index) {
   }
   max_args_ = std::max(max_args_, op.args.size());
   steps_.push_back({op.handle, static_cast<uint32_t>(args_.size()), static_cast<uint32_t>(results_.size()), 0,
-                    op.grad_mode, op.below_inplace, op.autocast, op.inference, -1});
+                    op.grad_mode, op.below_inplace, op.autocast, op.inference, op.shared_cast, -1});
   if (op.expected.isNone()) return;
   steps_.back().expected = static_cast<int32_t>(expected_.size());
   expected_.push_back(op.expected);
@@ -285,13 +286,26 @@ bool Executor::execute(Slots& slots, const Numbers& numbers, const Sink* sink, c
     c10::AutoGradMode grad(grad_outside);
     deliver(next_delivery, end, slots, *sink);
   };
+  // Who comes next in the block of autocast may want a gradient, although nobody does here. On a GPU that may be a
+  // capture into a CUDA graph, whose memory is not for others.
+  auto share_cast = [&](c10::Stack& stack) {
+    const at::Tensor& parameter = stack[0].toTensor();
+    auto key = parameter.is_cpu() ? c10::DispatchKey::AutocastCPU : c10::DispatchKey::AutocastCUDA;
+    if (keys_outside.excluded_.has(key) || !autocast_keeps(parameter, stack[1].toScalarType())) return false;
+    if (!derives_ && !parameter.is_cpu()) return false;
+    c10::impl::ForceDispatchKeyGuard keys(keys_outside);
+    c10::impl::ExcludeDispatchKeyGuard off(key);
+    at::Tensor cast = shared_cast(parameter, stack[1].toScalarType());
+    stack = {std::move(cast)};
+    return true;
+  };
   give(ready_at_once_);
   for (const Step& step : steps_) {
     if (failed) *failed = &graph_.ops[static_cast<size_t>(&step - steps_.data())];
     push_arguments(step, next_arg, slots, numbers, stack);
     if (step.inference != inference.has_value()) set_inference(step.inference);
     set_modes(step.grad_mode, derives_ ? inplace.before : step.below_inplace, step.autocast);
-    step.op.callBoxed(&stack);
+    if (!step.shared_cast || !share_cast(stack)) step.op.callBoxed(&stack);
     if (step.expected >= 0 && !graph::same_number(stack.back(), expected_[static_cast<size_t>(step.expected)])) {
       return false;
     }

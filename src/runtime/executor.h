@@ -93,6 +93,7 @@ class Executor {
     bool below_inplace;
     bool autocast;
     bool inference;
+    bool shared_cast;
     int32_t expected;  // in expected_: what it must return; -1 if nothing relies on that
   };
 
