@@ -1,5 +1,6 @@
 """Objects among the arguments that are others in each call: caches, states, records."""
 
+import collections
 import itertools
 
 import magneto
@@ -319,6 +320,56 @@ def test_unknown_code_may_change_an_object():
         assert compiled(Cache(), torch.zeros(1)).item() == 1 + (7 if i % 2 else 0)
 
 
+@pytest.mark.parametrize("kind", [dict, list])
+def test_unknown_code_may_drop_what_an_argument_holds(kind):
+    @magneto.disable
+    def empty(box):
+        box.clear()
+        return [torch.full((100,), 7.0) for _ in range(4)]  # which may take the place of what was dropped
+
+    def call(box, x):
+        y = x * 2
+        kept = empty(box)
+        return y + 1, kept[0] + len(box)
+
+    def calls():
+        for i in range(6):
+            tensors = [torch.full((100,), float(i)) for _ in range(4)]
+            yield (tensors if kind is list else dict(zip("abcd", tensors, strict=True))), torch.full((2,), float(i))
+
+    check(call, calls, captures=3)
+
+
+def test_what_unknown_code_drops_from_an_argument_dies_when_it_does_in_eager():
+    class Noisy:
+        def __init__(self, told):
+            self.told = told
+
+        def __del__(self):
+            self.told.append("died")
+
+    def story(function):
+        results = []
+        for i in range(4):
+            told = []
+
+            @magneto.disable
+            def empty(box, told=told):
+                box.clear()
+                told.append("emptied")
+
+            results.append((function([Noisy(told)], empty, told, torch.full((2,), float(i))), told))
+        return results
+
+    def call(box, empty, told, x):
+        y = x * 2
+        empty(box)
+        told.append("behind")
+        return y + 1
+
+    assert compare.difference(story(call), story(magneto.compile(call))) is None
+
+
 def test_methods_that_replace_what_the_object_holds():
     def run(cache, x):
         old = cache.layers
@@ -335,6 +386,79 @@ def test_methods_that_replace_what_the_object_holds():
             yield cache, torch.ones(2)
 
     check(run, calls, captures=3)
+
+
+class Named(dict):
+    """Attributes beside its items."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.scale = 2.0
+
+
+class Ordered(collections.OrderedDict):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.scale = 2.0
+
+
+def items_of(value):
+    return list(value.items()), vars(value) if hasattr(value, "__dict__") else None
+
+
+DICT_READERS = {
+    "an item": lambda box, x: x * box["a"] + box["b"],
+    "an attribute": lambda box, x: x * box.scale,
+    "a missing item": lambda box, x: x + box.get("c", 5),
+    "all of them": lambda box, x: sum((value * i for i, value in enumerate(box.values())), x),
+    "the order": lambda box, x: x + list(box).index("a"),
+    "how many": lambda box, x: x + len(box),
+    "a copy": lambda box, x: x + dict(box)["a"],
+    "whether there are any": lambda box, x: x + 1 if box else x,
+    "whether one is there": lambda box, x: x + 1 if "c" in box else x,
+    "an item that it sets": lambda box, x: (box.__setitem__("a", x), x + box["a"])[1],
+    "an item that it adds": lambda box, x: (box.update(z=x * 2), x + len(box))[1],
+    "an item that it takes away": lambda box, x: x + box.pop("a", 0),
+    "an attribute that it sets": lambda box, x: (setattr(box, "scale", box.scale + 1), x * box.scale)[1],
+}
+
+
+@pytest.mark.parametrize("kind", [Named, Ordered])
+@pytest.mark.parametrize("reader", DICT_READERS)
+def test_a_dict_with_attributes_that_is_new_in_each_call(kind, reader):
+    function = DICT_READERS[reader]
+
+    def boxes():
+        for i in range(5):
+            yield kind(a=torch.full((2,), float(i)), b=torch.ones(2))
+        yield kind(b=torch.ones(2), a=torch.zeros(2))
+        yield kind(a=torch.ones(2), b=torch.ones(2), c=torch.ones(2))
+        yield kind(a=torch.full((2,), 7.0), b=3)
+        turned = kind(a=torch.full((2,), 8.0), b=torch.ones(2))
+        if kind is Ordered:
+            turned.move_to_end("a")
+        yield turned
+        scaled = kind(a=torch.ones(2), b=torch.ones(2))
+        scaled.scale = 5.0
+        yield scaled
+        scaled.more = 1
+        yield scaled
+        yield kind(a=torch.full((2,), 9.0), b=torch.ones(2))
+
+    compiled = magneto.compile(function)
+    for i, (theirs, ours) in enumerate(zip(boxes(), boxes(), strict=True)):
+        x = torch.full((2,), float(i))
+        assert compare.difference(function(theirs, x), compiled(ours, x)) is None
+        assert compare.difference(items_of(theirs), items_of(ours)) is None
+
+
+def test_a_dict_with_attributes_is_captured_at_most_twice():
+    def calls():
+        for i in range(10):
+            yield Ordered(a=torch.full((2,), float(i)), b=torch.ones(2)), torch.ones(2)
+
+    compiled = check(lambda box, x: x * box["a"] * box.scale, calls, captures=2)
+    assert "args[0] has the same keys" in compiled.variants()[0]["guards"]
 
 
 @pytest.mark.xfail(torch.__version__.startswith("2.11"), reason="on torch 2.11 the sizes of the cache are pinned")

@@ -271,7 +271,15 @@ static bool prepare(plan* p, int position, mg_snapshot* snapshot, mg_frame* fram
   link_frame(p->thread, frame);
   bool is_call = result_of(&mg_decoded(snapshot->code)[snapshot->index]) == kPushed;
   bool is_next = is_call && stands_in_generator(p->chain[position + 1]->code, p->chain[position + 1]->index);
-  outcome inner = run_from(p, position + 1, throwing);
+  // A frame that waits counts as one that is called; the evaluator counts those that it runs.
+  outcome inner = {NULL, true};
+  if (mg_enter_frame(p->thread)) {
+    inner = run_from(p, position + 1, throwing);
+    mg_leave_frame(p->thread);
+  } else {
+    PyErr_Clear();
+    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded while putting frames back");
+  }
   unlink_frame(p->thread, frame);
   if (inner.value && inner.returned && is_next) stop_iteration(move(&inner.value));
   if (!inner.value) return handle(p->thread, frame, snapshot->index);
@@ -347,12 +355,9 @@ static outcome run_generator(plan* p, int position, bool throwing) {
 }
 
 static outcome run_from(plan* p, int position, bool throwing) {
-  if (Py_EnterRecursiveCall(" while putting frames back")) return (outcome){NULL, true};
   const mg_snapshot* snapshot = p->chain[position];
-  outcome result = stands_in_generator(snapshot->code, snapshot->index) ? run_generator(p, position, throwing)
-                                                                        : run_function(p, position, throwing);
-  Py_LeaveRecursiveCall();
-  return result;
+  return stands_in_generator(snapshot->code, snapshot->index) ? run_generator(p, position, throwing)
+                                                              : run_function(p, position, throwing);
 }
 
 static bool check_all(mg_snapshot** chain, int count) {

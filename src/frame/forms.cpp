@@ -63,19 +63,26 @@ bool drop_variant(Forms& forms, std::shared_ptr<Variant> variant) {
   return true;
 }
 
-// Of the newest variant, in words.
-std::string why_not_fitting(Forms& forms, const RealCall& call) {
-  const Variant& latest = *forms.variants.front();
-  std::string why = latest.arguments->explain(call.arguments);
+// In words.
+std::string why_not_fitting(Forms& forms, const Variant& variant, const RealCall& call) {
+  std::string why = variant.arguments->explain(call.arguments);
   if (why.empty())
-    why = group_of(forms, *latest.arguments).trie.explain(latest, name_roots(call.function, *latest.arguments));
+    why = group_of(forms, *variant.arguments).trie.explain(variant, name_roots(call.function, *variant.arguments));
   return why.empty() ? "a value that the call computes with or asks from a tensor is another one" : why;
 }
 
-void note_miss(Forms& forms, const std::string& why) {
+std::string why_newest_does_not_fit(Forms& forms, const RealCall& call) {
+  return why_not_fitting(forms, *forms.variants.front(), call);
+}
+
+void note_miss(Forms& forms, const RealCall& call, const std::string& why) {
   runtime::count("recompile", why);
   ++forms.misses[why];
+  if (!runtime::logs(runtime::Log::Guards)) return;
   runtime::log(runtime::Log::Guards, forms.name + ": captured again because " + why);
+  for (size_t i = 1; i < forms.variants.size(); ++i)
+    runtime::log(runtime::Log::Guards,
+                 "  nor does an older form fit: " + why_not_fitting(forms, *forms.variants[i], call));
 }
 
 void note_breaks(Forms& forms, const Capture& captured) {
@@ -109,9 +116,8 @@ void add_variant(Forms& forms, Capture& captured) {
   log_program(*variant);
   forms.variants.insert(forms.variants.begin(), variant);
   if (forms.variants.size() > static_cast<size_t>(std::max<int64_t>(config().cache_limit, 1))) {
-    auto oldest = std::min_element(forms.variants.begin() + 1, forms.variants.end(),
-                                   [](const auto& a, const auto& b) { return a->last_used < b->last_used; });
-    drop_variant(forms, *oldest);
+    auto worth = [](const auto& variant) { return std::pair(!variant->arguments->is_lost(), variant->last_used); };
+    drop_variant(forms, *std::ranges::min_element(forms.variants.begin() + 1, forms.variants.end(), {}, worth));
     runtime::count("stats", "evicted");
   }
 }
@@ -314,7 +320,8 @@ void tell_limit(Forms& forms, const RealCall& call) {
   runtime::count("eager", kCapturedTooOften);
   std::string text = forms.name + " was captured " + std::to_string(forms.captures) +
                      " times (recapture_limit); calls that none of its compiled forms fits run eagerly from now on";
-  if (!forms.variants.empty()) text += ". The newest did not fit this time because " + why_not_fitting(forms, call);
+  if (!forms.variants.empty())
+    text += ". The newest did not fit this time because " + why_newest_does_not_fit(forms, call);
   runtime::warn_once(text);
 }
 
@@ -326,7 +333,7 @@ void miss_past_limit(Forms& forms, const RealCall& call) {
   int64_t hits = 0;
   for (const auto& variant : forms.variants) hits += variant->hits;
   if (hits - std::exchange(forms.late_hits, hits) >= kCalls) return;
-  ++forms.failures[with_place(kCapturedTooOften, why_not_fitting(forms, call))];
+  ++forms.failures[with_place(kCapturedTooOften, why_newest_does_not_fit(forms, call))];
   forms.drop_variants();
 }
 
@@ -341,7 +348,7 @@ PyObject* run_eagerly(const Forms& forms, RealCall& call, const std::string& why
 PyObject* miss_by_order(Forms& forms, RealCall& call) {
   if (runtime::thread_state().run_only || runtime::process_state().stance != runtime::Stance::FailOnRecompile)
     return call.run(nullptr);
-  std::string why = forms.variants.empty() ? "it was not compiled before" : why_not_fitting(forms, call);
+  std::string why = forms.variants.empty() ? "it was not compiled before" : why_newest_does_not_fit(forms, call);
   set_user_error("a call of " + forms.name +
                  " has to be captured, which the stance 'fail_on_recompile' forbids: " + why);
   return nullptr;
@@ -373,8 +380,8 @@ PyObject* miss(Forms& forms, RealCall& call) {
     return mg_is_tracing(PyThreadState_Get()) ? call.run(nullptr) : run_eagerly(forms, call, why);
   }
   if (!forms.variants.empty()) {
-    std::string why = why_not_fitting(forms, call);
-    note_miss(forms, why);
+    std::string why = why_newest_does_not_fit(forms, call);
+    note_miss(forms, call, why);
     note_other_objects(forms, call);  // before anybody who is told can change the forms
     open_what_changed(forms, call);
     if (!tell_guard_failure(forms, why)) return nullptr;

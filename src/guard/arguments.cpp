@@ -35,9 +35,21 @@ bool same_keys_listed(PyObject* a, PyObject* b) {
   return true;
 }
 
+// In the order in which iteration finds them, whatever a class says about that.
+py::Ref list_keys(PyObject* dict) {
+  if (!PyODict_Check(dict)) return py::Ref::steal(PyDict_Keys(dict));
+  py::Ref iterator = py::Ref::steal(PyODict_Type.tp_iter(dict));
+  return py::Ref::steal(iterator ? PySequence_List(iterator.get()) : nullptr);
+}
+
 // The same keys in the same order: iteration sees the order.
 bool same_keys(PyObject* dict, PyObject* keys) {
   if (PyDict_GET_SIZE(dict) != PyList_GET_SIZE(keys)) return false;
+  if (PyODict_Check(dict)) {
+    py::Ref now = list_keys(dict);
+    if (!now) PyErr_Clear();
+    return now && same_keys_listed(now.get(), keys);
+  }
   Py_ssize_t position = 0, i = 0;
   PyObject *key, *value;
   while (PyDict_Next(dict, &position, &key, &value))
@@ -47,13 +59,14 @@ bool same_keys(PyObject* dict, PyObject* keys) {
 
 constexpr int kMaxDepth = 64;
 
-// An object of a Python class that holds attributes and nothing else.
-bool has_only_attributes(PyObject* object) {
+// An object of a Python class that holds attributes, may be a dict, and holds nothing else.
+bool has_known_parts(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
   if (!mg_is_python_class(type)) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     auto* base = (PyTypeObject*)PyTuple_GET_ITEM(type->tp_mro, i);
-    if (base != &PyBaseObject_Type && (!mg_is_python_class(base) || mg_has_slots(base))) return false;
+    if (base == &PyBaseObject_Type || base == &PyDict_Type || base == &PyODict_Type) continue;
+    if (!mg_is_python_class(base) || mg_has_slots(base)) return false;
   }
   PyObject** slot = mg_dict_slot(object);
   return slot && *slot && PyDict_CheckExact(*slot) && mg_has_only_text_keys(*slot);
@@ -150,8 +163,8 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
 
 void Arguments::add_dict(PyObject* dict, int self) {
   std::string name = nodes_[self].name;
-  bool is_dict = nodes_[self].kind == Kind::Dict;
-  nodes_[self].expected = py::Ref::steal(PyDict_Keys(dict));
+  bool is_dict = nodes_[self].kind != Kind::Attributes;
+  nodes_[self].expected = list_keys(dict);
   containers_.insert(dict);
   Py_ssize_t position = 0;
   PyObject *key, *item;
@@ -172,6 +185,9 @@ void Arguments::add_instance(PyObject* object, int self) {
   PyObject* dict = *mg_dict_slot(object);
   nodes_.push_back({Kind::Attributes, self, 0, {}, Py_TYPE(dict), 0, -1, {}, false, dict, nodes_[self].name});
   add_dict(dict, self + 1);
+  if (!PyDict_Check(object) || !refusal_.empty()) return;
+  nodes_.push_back({Kind::Items, self, 0, {}, Py_TYPE(object), 0, -1, {}, false, object, nodes_[self].name});
+  add_dict(object, static_cast<int>(nodes_.size()) - 1);
 }
 
 // What nobody else holds belongs to the object that it is part of.
@@ -183,7 +199,7 @@ bool Arguments::is_by_content(PyObject* object, int self) const {
       if (nodes_[node].kind == Kind::Instance) return true;
     return false;
   };
-  return (is_named || (Py_REFCNT(object) == 1 && is_part())) && has_only_attributes(object);
+  return (is_named || (Py_REFCNT(object) == 1 && is_part())) && has_known_parts(object);
 }
 
 std::vector<PyObject*> Arguments::classes() const {
@@ -203,7 +219,7 @@ std::vector<std::string> Arguments::other_objects(const CallArguments& call) con
     bool leads_on = node.kind != Kind::Tensor && node.kind != Kind::Atom && node.kind != Kind::Number;
     if (!leads_on || matches(node, value, values.data())) continue;
     if (node.kind != Kind::Object) return {};
-    if (value && Py_TYPE(value) == node.type && has_only_attributes(value)) names.push_back(node.name);
+    if (value && Py_TYPE(value) == node.type && has_known_parts(value)) names.push_back(node.name);
   }
   return names;
 }
@@ -342,6 +358,10 @@ bool Arguments::holds_identity(PyObject* object) const {
   return false;
 }
 
+bool Arguments::is_lost() const {
+  return std::ranges::any_of(nodes_, [](const Node& node) { return node.is_weak && node.identity() == Py_None; });
+}
+
 std::vector<std::pair<PyObject*, std::string>> Arguments::objects() const {
   std::vector<std::pair<PyObject*, std::string>> found;
   for (const Node& node : nodes_)
@@ -350,7 +370,9 @@ std::vector<std::pair<PyObject*, std::string>> Arguments::objects() const {
 }
 
 bool Arguments::same_as(const Arguments& other) const {
-  auto lists_keys = [](const Node& node) { return node.kind == Kind::Dict || node.kind == Kind::Attributes; };
+  auto lists_keys = [](const Node& node) {
+    return node.kind == Kind::Dict || node.kind == Kind::Attributes || node.kind == Kind::Items;
+  };
   auto same_node = [&](const Node& a, const Node& b) {
     if (a.kind != b.kind || a.parent != b.parent || a.index != b.index || a.type != b.type || a.size != b.size ||
         a.tensor != b.tensor || !same_value(a.key.get(), b.key.get()))
@@ -373,6 +395,7 @@ void Arguments::freeze() {
                                                          PyObject* const* values) const {
   if (node.parent < 0) return call.values[node.index];
   PyObject* parent = values[node.parent];
+  if (node.kind == Kind::Items) return parent;
   if (node.kind == Kind::Attributes) {
     PyObject** slot = mg_dict_slot(parent);
     return slot ? *slot : nullptr;
@@ -394,7 +417,8 @@ void Arguments::freeze() {
     case Kind::Tuple:
     case Kind::List: return PySequence_Fast_GET_SIZE(value) == node.size;
     case Kind::Dict:
-    case Kind::Attributes: return same_keys(value, node.expected.get());
+    case Kind::Attributes:
+    case Kind::Items: return same_keys(value, node.expected.get());
     case Kind::Object: return value == node.identity();
     case Kind::Instance: return true;
     case Kind::Again: return value == values[node.size];
@@ -464,6 +488,7 @@ void Arguments::describe(std::vector<std::string>* lines) const {
       case Kind::Object: lines->push_back(node.name + " is the same " + node.type_name()); break;
       case Kind::Again: lines->push_back(node.name + " is " + nodes_[node.size].name); break;
       case Kind::Attributes: lines->push_back(node.name + " has the same attributes"); break;
+      case Kind::Items: lines->push_back(node.name + " has the same keys"); break;
       case Kind::Instance: lines->push_back(node.name + " is a " + node.type_name()); break;
       default: lines->push_back(node.name + " is a " + node.type->tp_name + " with the same layout");
     }

@@ -87,6 +87,9 @@ class Arguments {
   // Forgets the objects of the first call that need not be kept alive.
   void freeze();
 
+  // An object that it has to be given is gone: it will fit no call any more.
+  bool is_lost() const;
+  bool is_part(size_t node) const { return nodes_[node].parent >= 0; }  // of an argument
   size_t node_count() const { return nodes_.size(); }
   size_t tensor_count() const { return tensor_count_; }
   // Fills `values` (node_count() of them, borrowed) and `tensors`; false on the first mismatch.
@@ -104,8 +107,9 @@ class Arguments {
     List,
     Dict,
     Object,      // by identity
-    Instance,    // by content, which is in the next node
+    Instance,    // by content, which is in the next nodes
     Attributes,  // the __dict__ of an instance
+    Items,       // what an instance holds that is a dict itself
     Again        // the object of an earlier node
   };
   struct Node {
@@ -133,7 +137,8 @@ class Arguments {
   bool can_be_open(const Node& node, PyObject* value) const;
   // Guarded by what it is or holds, and not by which object it is.
   static bool is_content(Kind kind) {
-    return kind != Kind::Atom && kind != Kind::Number && kind != Kind::Object && kind != Kind::Again;
+    return kind != Kind::Atom && kind != Kind::Number && kind != Kind::Object && kind != Kind::Again &&
+           kind != Kind::Items;
   }
   int depth(int node) const;
   PyObject* fetch(const Node& node, const CallArguments& call, PyObject* const* values) const;

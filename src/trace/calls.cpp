@@ -671,7 +671,8 @@ PyObject* Watch::call_type(PyTypeObject* type, PyObject* const* args, size_t pos
     }
   }
   std::optional<ConsumerScope> consumer;
-  if (consumes) consumer.emplace(*this);
+  bool only_keeps = (type == &PyTuple_Type || type == &PyList_Type) && call.size() == 1 && PyGen_CheckExact(args[0]);
+  if (consumes) consumer.emplace(*this, !only_keeps);
   py::Ref result = py::Ref::steal(make_object(call));
   constructing_ = nullptr;
   if (!result) return nullptr;

@@ -120,6 +120,7 @@ class FrameRun {
   void settle_top(int count);  // negative: all
   void settle_frame();
   bool goes_on();  // although the watch has given up
+  NodeId computed(Node::Kind kind, uint32_t number, Value left, Value right, PyObject* result);
   Next compute(Node::Kind kind, uint32_t number, int operands, uint8_t operation, uint32_t arg);
   Next build_holder(uint8_t operation, uint32_t arg, int count, int step, int above);
   const Node* holder_at(PyObject** slot);
@@ -131,7 +132,7 @@ class FrameRun {
   bool has_only_unlike_keys(PyObject* container);
   bool hand_to_operator(uint32_t number);
   bool are_followed(int operands, bool joins) const;
-  Next keep_parts(PyObject* made, const std::vector<NodeId>& nodes);
+  Next keep_parts(PyObject** slot, std::vector<NodeId> nodes);
   std::vector<NodeId> parts_at(PyObject** slot);
   Next build_slice(uint32_t count);
   Next extend_holder(uint32_t arg);
@@ -140,6 +141,7 @@ class FrameRun {
   Next ask_tensor_truth();
   Next run_instead(PyObject* function, int operands, int below = 0);  // `below` them, slots that go, too
   Next branch_on_node(bool jump_if, uint32_t target);
+  bool hand_to_choice(PyObject* callable, PyObject* const* args, const std::vector<NodeId>& nodes);
   void hand_over(PyObject* callable, PyObject* const* args, const std::vector<NodeId>& nodes, PyObject* keyword_names);
   // An effect that was noted after `before` others was made, or failed.
   Next made(bool success, size_t before);

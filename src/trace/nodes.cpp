@@ -145,6 +145,28 @@ bool FrameRun::appends(PyObject* list, PyObject* callable) const {
          (PyCFunction_Check(callable) && ((PyCFunctionObject*)callable)->m_ml == definition(append));
 }
 
+// What comes out of max(a, b), min(a, b), int(a) or float(a) is one of the numbers that go in. Which one is a branch,
+// so the others need not be known. False: it is no such call.
+bool FrameRun::hand_to_choice(PyObject* callable, PyObject* const* args, const std::vector<NodeId>& nodes) {
+  static PyObject* max = PyDict_GetItemString(PyEval_GetBuiltins(), "max");
+  static PyObject* min = PyDict_GetItemString(PyEval_GetBuiltins(), "min");
+  size_t count = nodes.size(), chosen = 0;
+  bool is_identity = count == 1 && (PyObject*)Py_TYPE(args[0]) == callable;
+  if (!(is_identity || (count > 1 && (callable == max || callable == min)))) return false;
+  if (!std::all_of(args, args + count, is_number)) return false;
+  for (size_t i = 1; i < count; ++i) {
+    int better = callable == max ? Py_GT : Py_LT;
+    py::Ref answer = py::Ref::steal(PyObject_RichCompare(args[i], args[chosen], better));
+    Value left{args[i], nodes[i]}, right{args[chosen], nodes[chosen]};
+    NodeId node = computed(Node::Kind::Compare, static_cast<uint32_t>(better), left, right, answer.get());
+    if (!watch_.provenance.is_known(node)) watch_.take_truth_of(node);
+    if (answer.get() == Py_True) chosen = i;
+  }
+  if (!watch_.provenance.is_known(nodes[chosen])) watch_.provenance[nodes[chosen]].typed = true;
+  watch_.handover.returned = nodes[chosen];
+  return true;
+}
+
 // `nodes` are those of `args`, in the order of the call.
 void FrameRun::hand_over(PyObject* callable, PyObject* const* args, const std::vector<NodeId>& nodes,
                          PyObject* keyword_names) {
@@ -154,6 +176,7 @@ void FrameRun::hand_over(PyObject* callable, PyObject* const* args, const std::v
   bool has_rule = leads_to_unknown || rule_of(callable) != Rule::None;
   if (!has_rule) handover.expect(callable);
   if (nodes.empty()) return;
+  if (!has_rule && !keyword_names && hand_to_choice(callable, args, nodes)) return;
   PyObject* self = nullptr;
   Model model = handover.function ? Model::Unknown : model_of(callable, &self);
   bool is_unknown = leads_to_unknown || (model == Model::Unknown && !handover.function && watch_.is_unknown(callable));
@@ -254,6 +277,14 @@ Next FrameRun::store_item() {
   return made(success, before);
 }
 
+// Of numbers.
+NodeId FrameRun::computed(Node::Kind kind, uint32_t number, Value left, Value right, PyObject* result) {
+  if (left.node == kKnown && right.node == kKnown) return kKnown;
+  bool is_symbolic = watch_.provenance.is_symbolic(left.node) || watch_.provenance.is_symbolic(right.node);
+  return is_symbolic ? watch_.stand_ins()->compute(kind, number, left, right, result)
+                     : watch_.provenance.add_computation(kind, number, left, right, result);
+}
+
 // Arithmetic on numbers is done again by the program; anything else needs to know its operands.
 Next FrameRun::compute(Node::Kind kind, uint32_t number, int operands, uint8_t operation, uint32_t arg) {
   Value left = value_at(sp_ - operands), right = operands == 2 ? value_at(sp_ - 1) : Value{nullptr};
@@ -271,9 +302,7 @@ Next FrameRun::compute(Node::Kind kind, uint32_t number, int operands, uint8_t o
     settle_top(operands);
     return replace(operands, result.release());
   }
-  bool is_symbolic = watch_.provenance.is_symbolic(left.node) || watch_.provenance.is_symbolic(right.node);
-  NodeId node = is_symbolic ? watch_.stand_ins()->compute(kind, number, left, right, result.get())
-                            : watch_.provenance.add_computation(kind, number, left, right, result.get());
+  NodeId node = computed(kind, number, left, right, result.get());
   for (int i = 1; i <= operands; ++i) set_node(sp_ - i, kKnown);
   Next next = replace(operands, result.release());
   set_node(sp_ - 1, node);
@@ -375,10 +404,10 @@ bool FrameRun::are_followed(int operands, bool joins) const {
 }
 
 // A number as the end of a slice, or a new tuple or list from others: their nodes are those of the parts.
-Next FrameRun::keep_parts(PyObject* made, const std::vector<NodeId>& nodes) {
+Next FrameRun::keep_parts(PyObject** slot, std::vector<NodeId> nodes) {
   bool any = std::any_of(nodes.begin(), nodes.end(), [&](NodeId node) { return !watch_.provenance.is_known(node); });
-  if (made && any) set_node(sp_ - 1, watch_.provenance.add_holder(made, nodes));
-  return made ? Next::Go : Next::Error;
+  if (any) set_node(slot, watch_.provenance.add_holder(*slot, std::move(nodes)));
+  return Next::Go;
 }
 
 std::vector<NodeId> FrameRun::parts_at(PyObject** slot) {
@@ -394,7 +423,7 @@ Next FrameRun::build_slice(uint32_t count) {
     set_node(sp_ - i, kKnown);
   }
   Next next = step_variables(MG_BUILD_SLICE, count);
-  return next == Next::Go ? keep_parts(sp_[-1], nodes) : next;
+  return next == Next::Go ? keep_parts(sp_ - 1, std::move(nodes)) : next;
 }
 
 // [*a, *b] and f(*a): the list is new, and nobody else has it.
@@ -415,23 +444,23 @@ Next FrameRun::extend_holder(uint32_t arg) {
   return next;
 }
 
-// f(**named): likewise, while it holds nothing else.
+// f(**named, **more): likewise. A key that is there already raises, so no value is replaced.
 Next FrameRun::merge_holder(uint32_t arg) {
   PyObject** into = sp_ - 1 - arg;
-  if (PyDict_GET_SIZE(*into)) {  // whose values may be replaced
-    watch_.settle(node_at(into));
-    set_node(into, kKnown);
-    settle_top(1);
-  }
-  std::vector<NodeId> nodes;
-  if (const Node* holder = holder_at(sp_ - 1); holder && PyDict_CheckExact(sp_[-1])) {
-    nodes = holder->items;
-    set_node(sp_ - 1, kKnown);
-  }
-  settle_top(1);
+  if (!PyDict_CheckExact(sp_[-1])) settle_top(1);
+  auto values_at = [this](PyObject** slot) {
+    const Node* holder = holder_at(slot);
+    return holder ? holder->items : std::vector<NodeId>(static_cast<size_t>(PyObject_Size(*slot)), kKnown);
+  };
+  std::vector<NodeId> nodes = values_at(into), others;
+  if (PyDict_CheckExact(sp_[-1])) others = values_at(sp_ - 1);
+  set_node(sp_ - 1, kKnown);
+  set_node(into, kKnown);
   Next next = step_variables(MG_DICT_MERGE, arg);
-  if (next == Next::Go && !nodes.empty()) set_node(into, watch_.provenance.add_holder(*into, std::move(nodes)));
-  return next;
+  if (next != Next::Go) return next;
+  nodes.insert(nodes.end(), others.begin(), others.end());
+  nodes.resize(static_cast<size_t>(PyDict_GET_SIZE(*into)), kKnown);
+  return keep_parts(into, std::move(nodes));
 }
 
 Next FrameRun::append_to_holder(uint32_t arg) {
@@ -522,7 +551,7 @@ Next FrameRun::step_with_nodes(uint8_t operation, uint32_t arg) {
       std::vector<NodeId> nodes = parts_at(sp_ - 1);
       set_node(sp_ - 1, kKnown);
       Next next = step_variables(operation, arg);
-      return next == Next::Go ? keep_parts(sp_[-1], nodes) : next;
+      return next == Next::Go ? keep_parts(sp_ - 1, std::move(nodes)) : next;
     }
     case MG_BUILD_MAP: return build_holder(operation, arg, 2 * offset, 2, 0);
     case MG_BUILD_CONST_KEY_MAP: return build_holder(operation, arg, offset, 1, 1);

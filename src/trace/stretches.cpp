@@ -362,13 +362,15 @@ bool Watch::dies_quietly_if_built() const {
 // Whether unknown code has left an older object to this call alone, which would let it die too late.
 bool Watch::holds_back_a_death() const {
   constexpr Py_ssize_t kMany = 16;  // others must be among them
-  return std::ranges::any_of(writer_->older_objects, [this](PyObject* object) {
+  auto is_left_to_us = [this](PyObject* object) {
     if (Py_REFCNT(object) > kMany) return false;
     Py_ssize_t ours = writer_->references_to(object);
     for (const FrameRun* frame : running)
       for (size_t i = 0; i < frame->size(); ++i) ours += frame->value(i).object == object;
     return Py_REFCNT(object) <= ours && !guard::dies_quietly(object, ours);
-  });
+  };
+  return std::ranges::any_of(writer_->older_objects, is_left_to_us) ||
+         std::ranges::any_of(writer_->held_arguments, is_left_to_us);
 }
 
 PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names,

@@ -458,7 +458,7 @@ void Watch::enter_function(PyFunctionObject* function, PyObject* const* locals) 
 
 // An iterator that a function hands out may be advanced from C, where nobody sees it.
 void Watch::leave_function(PyObject* result) {
-  if (consumer_depth + 1 == running.size()) read_deep(result);
+  if (consumer_looks && consumer_depth + 1 == running.size()) read_deep(result);
   if (Py_TYPE(result)->tp_iternext && kind_of(Py_TYPE(result)) == Kind::Iterator) read_iterator(result);
 }
 

@@ -295,6 +295,7 @@ class Watch {
   std::vector<FrameRun*> running;  // watched frames, outermost first
   // How many frames were running when C code was entered that looks at what Python code hands to it.
   size_t consumer_depth = SIZE_MAX;
+  bool consumer_looks = true;  // or only keeps what it is handed
   std::vector<PyObject*> open_generators;  // suspended where being dropped would run more of their code
   bool work_in_handler = false;            // tensor work was done where the program would notice an operator's error
 
@@ -392,19 +393,26 @@ class Watch {
   std::optional<runtime::NoCollection> no_collection_{std::in_place};
 };
 
-// While C code runs that looks at the results of the Python functions it calls: any(), sorted(key=...), filter, ...
+// While C code runs that looks at the results of the Python functions it calls: any(), sorted(key=...), filter, ... or
+// only keeps them: tuple(generator).
 class ConsumerScope {
  public:
-  explicit ConsumerScope(Watch& watch) : watch_(watch), before_(watch.consumer_depth) {
+  explicit ConsumerScope(Watch& watch, bool looks = true)
+      : watch_(watch), before_(watch.consumer_depth), looked_before_(watch.consumer_looks) {
     watch.consumer_depth = watch.running.size();
+    watch.consumer_looks = looks;
   }
-  ~ConsumerScope() { watch_.consumer_depth = before_; }
+  ~ConsumerScope() {
+    watch_.consumer_depth = before_;
+    watch_.consumer_looks = looked_before_;
+  }
   ConsumerScope(const ConsumerScope&) = delete;
   ConsumerScope& operator=(const ConsumerScope&) = delete;
 
  private:
   Watch& watch_;
   size_t before_;
+  bool looked_before_;
 };
 
 // Runs one frame in our interpreter if this thread is watching; otherwise as CPython would.

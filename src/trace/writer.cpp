@@ -325,6 +325,11 @@ void Writer::hold_arguments() {
     PyObject* object = arguments_.seen(i);
     if (object && arguments_.node_of(object) == static_cast<int>(i) && !registers_.contains(object)) {
       uint32_t result = in_program(object, Op::Argument, static_cast<uint32_t>(i));
+      keep_.push_back(py::Ref::borrow(object));  // as the program does
+      bool has_finaliser = Py_TYPE(object)->tp_finalize || Py_TYPE(object)->tp_del;
+      if (has_finaliser && !watch_.is_tensor(object) && arguments_.is_part(i))
+        watch_.give_up("an argument holds an object with a finaliser (__del__), which unknown code may drop");
+      held_arguments.push_back(object);
       if (watch_.is_tensor(object)) tensors.emplace_back(object, result);
     }
   }

@@ -47,8 +47,8 @@ class Writer {
   std::vector<std::pair<PyObject*, uint32_t>> tensors;
   // What the call made and the program builds, so that others may change it.
   std::vector<PyObject*> built;
-  // Older objects that the program holds.
-  std::vector<PyObject*> older_objects;
+  // Older objects that the program holds, and what was passed to the call.
+  std::vector<PyObject*> older_objects, held_arguments;
   uint32_t* find(PyObject* object);
   // Those that keep its address from being used again.
   Py_ssize_t references_to(PyObject* object) const { return std::ranges::count(keep_, object, &py::Ref::get); }

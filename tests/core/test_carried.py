@@ -115,7 +115,35 @@ CASES = {
     "two_double_stars": Case(
         OBJECT + "def g(**k): return k\ndef f():\n  a, b = {'n': o.n}, {'m': o.m}\n  return g(**a, **b), g(**b)",
         ["pass", "o.n = 2", "o.m = 8", "o.n = 0"],
-        4,
+        1,
+    ),
+    "a_key_that_is_given_twice": Case(
+        OBJECT
+        + "def g(**k): return k\ndef f():\n  a, b = {'n': o.n}, {o.k: o.m}\n"
+        + "  try: return g(**a, **b)\n  except TypeError as e: return str(e)",
+        ["o.k = 'm'", "o.n = 2", "o.k = 'n'", "o.m = 8", "o.k = 'm'"],
+        2,
+    ),
+    "the_greatest_and_the_least": Case(
+        OBJECT + "def f(): return max(o.n, 3), min(o.n, o.m, 100), max(o.n, o.m) + 1",
+        ["pass", "o.n = 2", "o.n = 7", "o.n = 9", "o.n = 3", "o.m = 2", "o.n = 2.5", "o.n = True", "o.n = 4"],
+        5,
+    ),
+    "the_greatest_of_what_cannot_be_compared": Case(
+        OBJECT + "def f():\n  try: return max(o.x, float('nan')), min(float('nan'), o.x), max(o.n, 'a')\n"
+        "  except TypeError as e: return str(e)",
+        ["pass", "o.x = 2.5", "o.x = float('nan')", "o.n = 'b'"],
+        2,
+    ),
+    "a_number_made_a_number": Case(
+        OBJECT + "def f(): return int(o.n), float(o.x), int(o.n) + 1",
+        ["pass", "o.n = 2", "o.x = 8.5", "o.n = 0", "o.n = True", "o.n = 2.5"],
+        3,
+    ),
+    "a_tuple_of_what_is_only_kept": Case(
+        OBJECT + "def f(): return tuple(v for v in (o.n, o.m)), list(w for w in [o.x])",
+        ["pass", "o.n = 2", "o.x = 8.5"],
+        3,
     ),
     "overwritten_in_a_display": Case(
         OBJECT + "def f():\n  o.n += 1\n  return {'n': o.n, **{'n': 5, 'm': 1}}", COUNT_UP, 6, "vars(o)"

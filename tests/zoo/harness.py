@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -95,12 +96,19 @@ class Report:
         return list({**self.reasons, **(self.misses if self.captures or not self.hits else {}), **self.cuts})
 
 
-def forwards_run(call: Callable[[], Any]) -> list[str]:
-    """The `forward` functions that Python itself runs in a call."""
+def forwards_run(function: Any, call: Callable[[], Any]) -> list[str]:
+    """The `forward` functions that Python itself runs in a call, inside what was compiled."""
     seen = []
+    inner = inspect.unwrap(function)
+    code = getattr(inner, "__func__", inner).__code__
 
     def profile(frame: types.FrameType, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_code.co_name == "forward":
+        if event != "call" or frame.f_code.co_name != "forward":
+            return
+        caller: types.FrameType | None = frame
+        while caller and caller.f_code is not code:
+            caller = caller.f_back
+        if caller:
             seen.append(frame.f_code.co_qualname)
 
     sys.setprofile(profile)
@@ -129,7 +137,7 @@ def report(compiled: Any, call: Callable[[], Any]) -> Report:
         captures=captures,
         hits=hits,
         exits=exits,
-        python=forwards_run(call) if hits and not (captures or exits) else [],
+        python=forwards_run(function, call) if hits and not (captures or exits) else [],
         cuts=short(function.breaks()),
         reasons=short(function.failures()),
         misses=short(function.misses()),
