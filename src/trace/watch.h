@@ -295,7 +295,7 @@ class Watch {
   std::vector<FrameRun*> running;  // watched frames, outermost first
   // How many frames were running when C code was entered that looks at what Python code hands to it.
   size_t consumer_depth = SIZE_MAX;
-  bool consumer_looks = true;  // or only keeps what it is handed
+  bool consumer_looks = true;              // or only keeps what it is handed
   std::vector<PyObject*> open_generators;  // suspended where being dropped would run more of their code
   bool work_in_handler = false;            // tensor work was done where the program would notice an operator's error
 
