@@ -16,7 +16,6 @@ CALLS = ((0, 0), (0, 1), (1, 2), (1, 3), (0, 4), (2, 5), (2, 6), (1, 7))
 GENERATE_CALLS = ((0, 0), (0, 1), (1, 2), (2, 3))
 # What may stay eager today, by the beginning of its name, and why. Whatever is not listed here must be compiled.
 MAY_STAY_EAGER = {
-    "training_": "gradients, and optimizers",
     "deberta_v2/": "a script function that makes a tensor",
 }
 

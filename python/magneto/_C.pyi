@@ -112,7 +112,7 @@ def set_stance(stance: str) -> str:
 
 def set_rule(function: object, rule: str) -> None:
     """
-    What watched calls do when they meet the function: 'allow', 'disallow', 'forbid', 'constant' or 'none'.
+    What watched calls do when they meet the function: 'allow', 'disallow', 'aside', 'forbid', 'constant' or 'none'.
     """
 
 def set_compile_callback(callback: object | None) -> None:

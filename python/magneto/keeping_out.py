@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any, TypeVar, cast, overload
 
 import torch
@@ -127,6 +127,29 @@ def _rule(name: str, fn: Any, rule: str) -> Any:
         raise wrong_type(f"magneto.{name}", "a function, or a list of functions", fn)
     _C.set_rule(original_of(fn), rule)
     return fn
+
+
+def _gradient_movers() -> list[Any]:
+    """What of torch reads and replaces gradients, and the code of the function that each optimizer has as its step."""
+    schedulers = (value for value in vars(torch.optim.lr_scheduler).values() if isinstance(value, type))
+    wrapped_step = next(
+        part for part in torch.optim.Optimizer.profile_hook_step.__code__.co_consts if isinstance(part, CodeType)
+    )
+    return [
+        torch.Tensor.backward,
+        torch.autograd.backward,
+        torch.autograd.grad,
+        torch.nn.Module.zero_grad,
+        torch.optim.Optimizer.zero_grad,
+        wrapped_step,
+        *(vars(scheduler)["step"] for scheduler in schedulers if "step" in vars(scheduler)),
+        torch.nn.utils.clip_grad_norm_,
+        torch.nn.utils.clip_grad_value_,
+    ]
+
+
+for _function in _gradient_movers():
+    _C.set_rule(_function, "aside")
 
 
 # ---- stances

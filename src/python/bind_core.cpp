@@ -91,7 +91,7 @@ Kind choose(const char* what, const std::string& name, const std::vector<const c
 }
 
 const std::vector<const char*> kStances = {"default", "force_eager", "eager_on_recompile", "fail_on_recompile"};
-const std::vector<const char*> kRules = {"none", "allow", "disallow", "forbid", "constant"};
+const std::vector<const char*> kRules = {"none", "allow", "disallow", "aside", "forbid", "constant"};
 
 std::string set_stance(const std::string& name) {
   auto stance = choose<runtime::Stance>("stance", name, kStances);
@@ -175,7 +175,8 @@ void bind_core(nb::module_& module) {
       "By phase, the seconds that each compilation took.");
   module.def("set_stance", &set_stance, nb::arg("stance"), "Returns the stance before.");
   module.def("set_rule", &set_rule, nb::arg("function"), nb::arg("rule"),
-             "What watched calls do when they meet the function: 'allow', 'disallow', 'forbid', 'constant' or 'none'.");
+             "What watched calls do when they meet the function: 'allow', 'disallow', 'aside', 'forbid', 'constant' or "
+             "'none'.");
   module.def("set_compile_callback", &set_compile_callback, nb::arg("callback").none(),
              "Calls callback(starts, name) before and after each compilation; None: nobody.");
   module.def("settings", &settings, "All settings, as (name, what it does, default).");

@@ -419,7 +419,7 @@ void Watch::check_tensors_if_any(PyObject* result) {
 }
 
 bool Watch::is_unknown(PyObject* callable) const {
-  if (rule_of(callable) == Rule::Disallow) return true;
+  if (cuts(rule_of(callable))) return true;
   PyObject* self;
   if (!PyCFunction_Check(callable) && Py_TYPE(callable) != &PyMethodDescr_Type) return false;
   if (model_of(callable, &self) != Model::Unknown || plug_.only_calls(callable, nullptr, 0)) return false;
@@ -584,8 +584,8 @@ void Watch::call_again(const Call& call, const std::vector<NodeId>& nodes, CallK
 PyObject* Watch::call_by_rule(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names) {
   Call call{callable, args, positional, keyword_names};
   Rule rule = rule_of(callable);
-  if (rule == Rule::Disallow && call_site_ == args) return call_unknown(callable, args, positional, keyword_names);
-  if (rule == Rule::Disallow) {
+  if (cuts(rule) && call_site_ == args) return call_unknown(callable, args, positional, keyword_names);
+  if (cuts(rule)) {
     give_up(why_cut(callable, args, call.size()));
     let_go();
     return call.make();

@@ -52,6 +52,7 @@ Rule rule_of(PyObject* callable) {
   if (Py_TYPE(function) == runtime::process_state().scoped_type) return Rule::Disallow;
   if (table().empty()) return Rule::None;
   auto found = table().find(key_of(callable));
+  if (found == table().end() && PyFunction_Check(function)) found = table().find(PyFunction_GET_CODE(function));
   return found == table().end() ? Rule::None : found->second.rule;
 }
 
@@ -61,6 +62,7 @@ std::string why_cut(PyObject* callable, PyObject* const* args, size_t count) {
   std::string what = "the call runs " + callable_name(callable);
   if (Py_TYPE(function) == runtime::process_state().scoped_type) return what + ", which is disabled";
   if (rule_of(callable) == Rule::Disallow) return what + ", which is disallowed";
+  if (rule_of(callable) == Rule::Aside) return what + ", which is left to Python as a whole";
   if (function != runtime::process_state().graph_break) return what + ", which is not understood";
   std::string message = count ? py::text(args[0]) : "";
   return "the call asks for a cut (magneto.graph_break)" + (message.empty() ? "" : ": " + message);

@@ -60,7 +60,7 @@ def changing(call: Any, **more: Any) -> Case:
 
 
 @feature(
-    graphs=2,
+    graphs=3,
     hits=4,
     cuts=("the call reads a torch._C.Tag, whose contents cannot be guarded",),
     eager="the call reads a torch._C.Tag, whose contents cannot be guarded",
@@ -202,14 +202,14 @@ def autograd_function_that_returns_its_argument() -> Case:
 
 @feature(
     graphs=2,
-    hits=1,
+    hits=3,
     cuts=(
         "the call finds a tensor again that it has used already",
         "the call finds a tensor again that it has used already",
-        "the call returns a types.GenericAlias, which is not understood",
         "the call runs TensorBase.requires_grad_, which is not understood",
+        "the call runs torch.autograd.grad, which is left to Python as a whole",
     ),
-    eager="the call compares or prints a types.GenericAlias that existed before it",
+    eager="the call finds a tensor again that it has used already",
 )
 def gradients_computed_inside() -> Case:
     def call(x: Tensor, world: World) -> Any:
@@ -222,15 +222,14 @@ def gradients_computed_inside() -> Case:
 
 
 @feature(
-    graphs=3,
-    hits=1,
+    graphs=2,
+    hits=4,
     cuts=(
         "the call reads the attribute 'grad' of a tensor",
-        "the call reads the attribute 'grad' of a tensor",
-        "the call returns a types.GenericAlias, which is not understood",
-        "the call runs setattr of 'grad', which is not understood",
+        "the call runs torch._tensor.Tensor.backward, which is left to Python as a whole",
+        "the call runs torch.nn.modules.module.Module.zero_grad, which is left to Python as a whole",
     ),
-    eager="the call compares or prints a types.GenericAlias that existed before it",
+    eager="the call reads the attribute 'grad' of a tensor",
 )
 def backward_inside() -> Case:
     layer = nn.Linear(4, 2)
@@ -245,7 +244,14 @@ def backward_inside() -> Case:
     return Case(call, lambda: layer.weight.data.mul_(2), observe=lambda: layer.bias.grad, module=layer)
 
 
-@left_to_python("an operator that is not torch's own (profiler::_record_function_enter_new)", "call")
+@feature(
+    graphs=2,
+    cuts=(
+        "the call runs torch._tensor.Tensor.backward, which is left to Python as a whole",
+        "the call runs torch.optim.optimizer.Optimizer.zero_grad, which is left to Python as a whole",
+        "the call runs torch.optim.sgd.SGD.step, which is left to Python as a whole",
+    ),
+)
 def training_step_inside() -> Case:
     layer = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
