@@ -60,7 +60,7 @@ def changing(call: Any, **more: Any) -> Case:
 
 
 @feature(
-    graphs=3,
+    graphs=2,
     hits=4,
     cuts=("the call reads a torch._C.Tag, whose contents cannot be guarded",),
     eager="the call reads a torch._C.Tag, whose contents cannot be guarded",
@@ -222,7 +222,7 @@ def gradients_computed_inside() -> Case:
 
 
 @feature(
-    graphs=2,
+    graphs=3,
     hits=4,
     cuts=(
         "the call reads the attribute 'grad' of a tensor",
