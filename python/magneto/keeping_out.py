@@ -132,16 +132,14 @@ def _rule(name: str, fn: Any, rule: str) -> Any:
 def _gradient_movers() -> list[Any]:
     """What of torch reads and replaces gradients, and the code of the function that each optimizer has as its step."""
     schedulers = (value for value in vars(torch.optim.lr_scheduler).values() if isinstance(value, type))
-    wrapped_step = next(
-        part for part in torch.optim.Optimizer.profile_hook_step.__code__.co_consts if isinstance(part, CodeType)
-    )
+    wrapper = torch.optim.Optimizer.profile_hook_step.__code__
     return [
         torch.Tensor.backward,
         torch.autograd.backward,
         torch.autograd.grad,
         torch.nn.Module.zero_grad,
         torch.optim.Optimizer.zero_grad,
-        wrapped_step,
+        *(part for part in wrapper.co_consts if isinstance(part, CodeType)),
         *(vars(scheduler)["step"] for scheduler in schedulers if "step" in vars(scheduler)),
         torch.nn.utils.clip_grad_norm_,
         torch.nn.utils.clip_grad_value_,

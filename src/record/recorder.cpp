@@ -394,15 +394,17 @@ bool Recorder::admits_cast(const at::Tensor& tensor) {
 
 // Autocast makes a cast that it does not find, which reaches us in the place of an operator: then there is none.
 bool Recorder::is_shared_cast(const at::Tensor& parameter, const at::Tensor& cast) {
-  looks_for_cast_ = true;
-  bool is_same = false;
+  struct Look {
+    bool& flag;
+    explicit Look(bool& looks) : flag(looks) { flag = true; }
+    ~Look() { flag = false; }
+  } look(looks_for_cast_);
   try {
     c10::impl::IncludeDispatchKeyGuard on(kNoteKey);
-    is_same = runtime::shared_cast(parameter, cast.scalar_type()).is_same(cast);
+    return runtime::shared_cast(parameter, cast.scalar_type()).is_same(cast);
   } catch (const NoSuchCast&) {
+    return false;
   }
-  looks_for_cast_ = false;
-  return is_same;
 }
 
 void Recorder::settle_casts() {
