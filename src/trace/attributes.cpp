@@ -219,6 +219,11 @@ NodeId Watch::finish_attribute(PyObject* object, PyObject* name, PyObject* value
     read_instance(object);
     return kKnown;
   }
+  if (PyType_Check(object) && Py_TYPE(value) == &PyDictProxy_Type) {  // a new one each time, over the same dict
+    read_contents(mg_type_dict((PyTypeObject*)object));
+    mark_fresh(value);
+    return kKnown;
+  }
   py::Ref again = py::Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject*)type));
   if (!again) PyErr_Clear();
   bool is_same = again.get() == value || (again && guard::same_atom(again.get(), value));

@@ -441,6 +441,19 @@ change(
 )
 change("generic_alias_argument", "T = int\ndef f(): return isinstance(5, T)", "T = str", "T = int")
 
+CLASSES = "class B: a = 1\nclass C(B): pass\n"
+change("class_dict_key", CLASSES + "def f(): return 'b' in B.__dict__", "B.b = 2", "del B.b")
+change("class_dict_value", CLASSES + "def f(): return B.__dict__['a'] + 1", "B.a = 2", "B.a = 1")
+change("class_dict_get", CLASSES + "def f(): return B.__dict__.get('b', 5)", "B.b = 2", "del B.b")
+change("class_dict_of_bases", CLASSES + "def f(): return ['b' in k.__dict__ for k in C.__mro__]", "C.b = 2", "del C.b")
+change(
+    "class_dict_items",
+    CLASSES + "def f(): return sorted(k for k, v in B.__dict__.items() if not k.startswith('_'))",
+    "B.b = 2",
+    "del B.b",
+)
+
+
 # -- special methods --------------------------------------------------------------------------------------------------
 
 for method, expression, one, two in (
