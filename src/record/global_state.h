@@ -16,7 +16,7 @@ std::string why_operators_are_not_recordable();
 // The same for all that Python code does with tensors.
 std::string why_state_forbids_recording();
 
-// Autocast remembers casted weights; a recording must see the casts.
+// Autocast remembers casted weights; a recording of its own (magneto.record) must see the casts.
 void forget_autocast_casts();
 
 }  // namespace magneto::record

@@ -316,8 +316,9 @@ CallKind TorchPlug::classify_attribute(PyObject* tensor, PyObject* name) const {
 // ---- handlers
 
 // At the end of these blocks grad mode and autocast are put back, which a replay keeps by itself, and the cache of
-// casts is emptied, which it does not fill. Operators of tensors (1 - x) turn a TypeError into NotImplemented: that is
-// for operands of a wrong type, which depends on nothing that the guards leave open.
+// casts is emptied, where a replay leaves nothing unless it is called in a block that is still open. Operators of
+// tensors (1 - x) turn a TypeError into NotImplemented: that is for operands of a wrong type, which depends on nothing
+// that the guards leave open.
 void TorchPlug::find_harmless_handlers(PyObject* torch) {
   auto add = [&](PyObject* type, const py::Ref& function) {
     py::Ref code = py::Ref::steal(function ? PyObject_GetAttrString(function.get(), "__code__") : nullptr);

@@ -447,13 +447,15 @@ Next FrameRun::extend_holder(uint32_t arg) {
 // f(**named, **more): likewise. A key that is there already raises, so no value is replaced.
 Next FrameRun::merge_holder(uint32_t arg) {
   PyObject** into = sp_ - 1 - arg;
-  if (!PyDict_CheckExact(sp_[-1])) settle_top(1);
   auto values_at = [this](PyObject** slot) {
     const Node* holder = holder_at(slot);
-    return holder ? holder->items : std::vector<NodeId>(static_cast<size_t>(PyObject_Size(*slot)), kKnown);
+    return holder ? holder->items : std::vector<NodeId>(static_cast<size_t>(PyDict_GET_SIZE(*slot)), kKnown);
   };
   std::vector<NodeId> nodes = values_at(into), others;
-  if (PyDict_CheckExact(sp_[-1])) others = values_at(sp_ - 1);
+  if (PyDict_CheckExact(sp_[-1]))
+    others = values_at(sp_ - 1);
+  else
+    settle_top(1);
   set_node(sp_ - 1, kKnown);
   set_node(into, kKnown);
   Next next = step_variables(MG_DICT_MERGE, arg);

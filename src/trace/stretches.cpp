@@ -384,7 +384,7 @@ PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t 
     runtime::PauseWatch pause;
     result = PyObject_Vectorcall(callable, args, positional, keyword_names);
   }
-  if (!was_cut || !alive()) return result;
+  if (!was_cut) return result;
   if (mg_is_tracing(PyThreadState_Get())) {
     give_up("a debugger or profiler follows the thread", Around::Never);
     return result;

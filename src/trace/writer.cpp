@@ -295,9 +295,7 @@ uint32_t Writer::in_program(PyObject* value, Op op, uint32_t index) {
   return registers_[value] = program_->emit(op, index);
 }
 
-// It is held as the program holds it: unknown code may drop it.
 uint32_t Writer::older(PyObject* value) {
-  keep_.push_back(py::Ref::borrow(value));
   older_objects.push_back(value);
   return in_program(value, Op::Older, program_->add_older(value));
 }
@@ -327,9 +325,8 @@ void Writer::hold_arguments() {
     PyObject* object = arguments_.seen(i);
     if (object && arguments_.node_of(object) == static_cast<int>(i) && !registers_.contains(object)) {
       uint32_t result = in_program(object, Op::Argument, static_cast<uint32_t>(i));
-      keep_.push_back(py::Ref::borrow(object));
-      bool has_finaliser = Py_TYPE(object)->tp_finalize || Py_TYPE(object)->tp_del;
-      if (has_finaliser && !watch_.is_tensor(object) && arguments_.is_part(i))
+      keep_.push_back(py::Ref::borrow(object));  // as the program does: unknown code may drop it
+      if (arguments_.is_part(i) && !watch_.is_tensor(object) && has_finaliser(Py_TYPE(object)))
         watch_.give_up("an argument holds an object with a finaliser (__del__), which unknown code may drop");
       held_arguments.push_back(object);
       if (watch_.is_tensor(object)) tensors.emplace_back(object, result);
