@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -204,6 +206,28 @@ def test_threads_train_their_own_models() -> None:
         assert trained("lazy", index) == expected[index]
 
     in_threads(work, 4)
+
+
+def test_threads_move_modules_while_others_load_theirs() -> None:
+    """Parameters are swapped on the way to the device, and only there: what a weak reference points to is not swapped."""
+
+    def work(number: int) -> None:
+        for _ in range(100):
+            module = nn.Linear(3, 3)
+            if number % 2:
+                module.to("lazy")
+            else:
+                reference = weakref.ref(module.weight)
+                module.load_state_dict(nn.Linear(3, 3).state_dict())
+                assert reference() is module.weight
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        in_threads(work, 4)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not torch.__future__.get_swap_module_params_on_conversion()
 
 
 def test_threads_share_a_tensor() -> None:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -86,8 +87,17 @@ def register() -> None:
         return torch._utils._rebuild_device_tensor_from_cpu_tensor, arguments
 
     Tensor._reduce_ex_internal = reduce_lazy
+    torch.__future__.get_swap_module_params_on_conversion = _swaps_parameters
     nn.Module.to = _keeping_parameters(nn.Module.to, lambda *a, **k: torch._C._nn._parse_to(*a, **k)[0])
     nn.Module.cpu = _keeping_parameters(nn.Module.cpu, lambda: torch.device("cpu"))
+
+
+_moving = threading.local()  # torch's own flag is the process's: threads that load or move other modules would see it
+
+
+def _swaps_parameters() -> bool:
+    """For ``torch.__future__.get_swap_module_params_on_conversion``."""
+    return getattr(_moving, "keeps_parameters", False) or torch.__future__._swap_module_params_on_conversion
 
 
 def _keeping_parameters(move: Callable[..., Any], target: Callable[..., torch.device | None]) -> Callable[..., Any]:
@@ -100,11 +110,11 @@ def _keeping_parameters(move: Callable[..., Any], target: Callable[..., torch.de
         from_lazy = device is not None and any(tensor.device.type == "lazy" for tensor in tensors)
         if device is None or (device.type == "lazy") == from_lazy:
             return move(self, *args, **kwargs)
-        before = torch.__future__.get_swap_module_params_on_conversion()
-        torch.__future__.set_swap_module_params_on_conversion(True)
+        before = getattr(_moving, "keeps_parameters", False)
+        _moving.keeps_parameters = True
         try:
             return move(self, *args, **kwargs)
         finally:
-            torch.__future__.set_swap_module_params_on_conversion(before)
+            _moving.keeps_parameters = before
 
     return moved
