@@ -340,6 +340,35 @@ def test_unknown_code_may_drop_what_an_argument_holds(kind):
     check(call, calls, captures=3)
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_the_call_itself_may_drop_what_an_argument_holds(held):
+    """Before an unknown call, and other tensors come to lie where the dropped ones were."""
+    outside = []
+
+    @magneto.disable
+    def unknown(x):
+        return x + 3
+
+    def call(cache, x):
+        for layer in cache.layers:
+            layer.keys = layer.keys * 2 + x
+        fresh = [x + i for i in range(4)]
+        y = unknown(fresh[1])
+        return [y + layer.keys for layer in cache.layers], fresh
+
+    def calls():
+        for i in range(6):
+            cache = Cache(8)
+            for layer in cache.layers:
+                layer.keys = torch.full((100,), float(i))
+                if held and i < 2:  # when the call is captured, but not later
+                    outside.append(layer.keys)
+            del layer
+            yield cache, torch.full((100,), float(i))
+
+    check(call, calls, captures=6)
+
+
 def test_what_unknown_code_drops_from_an_argument_dies_when_it_does_in_eager():
     class Noisy:
         def __init__(self, told):

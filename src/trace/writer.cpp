@@ -56,6 +56,24 @@ class Writer::For {
   uint32_t before_ = 0;
 };
 
+// An argument may be the only one to hold its parts, and the call may take them out of it. Nothing else must come to lie
+// at their addresses, by which they are known.
+Writer::Writer(Watch& watch, const guard::Arguments& arguments) : watch_(watch), arguments_(arguments) {
+  for (size_t i = 0; i < arguments.node_count(); ++i)
+    if (arguments.is_part(i)) parts_.push_back(py::Ref::borrow(arguments.seen(i)));
+}
+
+void Writer::drop_all() {
+  close_exits();
+  std::vector<py::Ref> dropped = std::exchange(keep_, {}), parts = std::exchange(parts_, {});
+  for (py::Ref& part : parts)  // of the others nobody notices that they live on
+    if (watch_.is_tensor(part.get()) || guard::is_atom(part.get())) parts_.push_back(std::move(part));
+}
+
+Py_ssize_t Writer::references_to(PyObject* object) const {
+  return std::ranges::count(keep_, object, &py::Ref::get) + std::ranges::count(parts_, object, &py::Ref::get);
+}
+
 void Writer::start(program::Program* program) {
   first_ = program_ == nullptr;
   program_ = program;
@@ -323,14 +341,13 @@ void Writer::hold_arguments() {
   if (!first_) return;
   for (size_t i = 0; i < arguments_.node_count(); ++i) {
     PyObject* object = arguments_.seen(i);
-    if (object && arguments_.node_of(object) == static_cast<int>(i) && !registers_.contains(object)) {
-      uint32_t result = in_program(object, Op::Argument, static_cast<uint32_t>(i));
-      keep_.push_back(py::Ref::borrow(object));  // as the program does: unknown code may drop it
-      if (arguments_.is_part(i) && !watch_.is_tensor(object) && has_finaliser(Py_TYPE(object)))
-        watch_.give_up("an argument holds an object with a finaliser (__del__), which unknown code may drop");
-      held_arguments.push_back(object);
-      if (watch_.is_tensor(object)) tensors.emplace_back(object, result);
-    }
+    if (!object || arguments_.node_of(object) != static_cast<int>(i) || registers_.contains(object)) continue;
+    if (Py_REFCNT(object) <= references_to(object)) continue;  // the call has dropped it
+    if (arguments_.is_part(i) && !watch_.is_tensor(object) && has_finaliser(Py_TYPE(object)))
+      watch_.give_up("an argument holds an object with a finaliser (__del__), which unknown code may drop");
+    uint32_t result = in_program(object, Op::Argument, static_cast<uint32_t>(i));
+    held_arguments.push_back(object);
+    if (watch_.is_tensor(object)) tensors.emplace_back(object, result);
   }
 }
 

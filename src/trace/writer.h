@@ -14,7 +14,7 @@ namespace magneto::trace {
 // Writes the programs of one capture, one after the other. If something is not understood, the watch gives up.
 class Writer {
  public:
-  Writer(Watch& watch, const guard::Arguments& arguments) : watch_(watch), arguments_(arguments) {}
+  Writer(Watch& watch, const guard::Arguments& arguments);
 
   // The program that is being written from now on; what is in registers stays there.
   void start(program::Program* program);
@@ -33,11 +33,8 @@ class Writer {
   uint32_t node_register(NodeId id) { return node(id); }
   // All that was passed to the call.
   void hold_arguments();
-  // The watch has given up: nothing more is written.
-  void drop_all() {
-    close_exits();
-    std::vector<py::Ref> dropped = std::exchange(keep_, {});
-  }
+  // The watch has given up: nothing more is written. What guards on the arguments are made of stays.
+  void drop_all();
   // From now on nodes stand for registers.
   void close_nodes();
 
@@ -51,7 +48,7 @@ class Writer {
   std::vector<PyObject*> older_objects, held_arguments;
   uint32_t* find(PyObject* object);
   // Those that keep its address from being used again.
-  Py_ssize_t references_to(PyObject* object) const { return std::ranges::count(keep_, object, &py::Ref::get); }
+  Py_ssize_t references_to(PyObject* object) const;
 
  private:
   static constexpr uint32_t kOpen = UINT32_MAX - 1;
@@ -88,6 +85,7 @@ class Writer {
   std::unordered_map<PyObject*, uint32_t> registers_, at_exit_;  // what is where
   std::vector<uint32_t> node_registers_;
   std::vector<py::Ref> keep_, keep_at_exit_;  // whose addresses are in the maps
+  std::vector<py::Ref> parts_;                // of the arguments
   const char* verb_ = "stores ";
   int depth_ = 0;
   bool first_ = true;  // the arguments may still be looked at
