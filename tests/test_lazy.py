@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -246,6 +247,25 @@ def test_threads_share_a_tensor() -> None:
 
     in_threads(work, 4)
     assert shared.tolist() == [400.0] * 4
+
+
+def test_operators_have_as_many_threads_as_the_program_gives_them() -> None:
+    """Also where a step runs on a thread of its own. It is told by the processor time of a product that others share."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        x = torch.randn(700, 700, device="lazy")
+        for _ in range(3):
+            wall, processor = time.perf_counter(), time.process_time()
+            y = x
+            for _ in range(20):
+                y = y @ x
+            lazy.mark_step()
+            y.sum().item()
+            wall, processor = time.perf_counter() - wall, time.process_time() - processor
+            assert processor < 1.5 * wall
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_threads_read_one_pending_value() -> None:

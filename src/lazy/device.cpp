@@ -2,6 +2,7 @@
 #include "lazy/device.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <chrono>
@@ -241,6 +242,7 @@ std::shared_ptr<Run> Device::finish_step() {
     run = std::make_shared<Run>();
     run->number = step_.number;
     std::fegetenv(&run->floats);
+    run->threads = at::get_num_threads();
     std::vector<uint32_t> outputs = live(&run->outputs);
     latest_ = run->compiled = compiled(*step_.at, outputs);
     run->inputs = std::move(step_.inputs);

@@ -3,6 +3,7 @@
 
 #include <Python.h>
 
+#include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -110,6 +111,7 @@ void Worker::execute(Run& run) {
     }
     ~Floats() { std::fesetenv(&before); }
   } floats(run.floats);
+  if (at::get_num_threads() != run.threads) at::set_num_threads(run.threads);  // of the worker: see runs_here()
   const runtime::Executor& executor = run.compiled->executor;
   const graph::Op* failed = nullptr;
   runtime::Slots slots(executor.slot_count());
@@ -152,8 +154,10 @@ void Worker::execute(Run& run) {
 
 // ---- waiting
 
-// The thread that signals are for does not run steps that take long, or may.
+// The thread that signals are for does not run steps that take long, or may; none does whose operators would have
+// another number of threads.
 bool Worker::runs_here() const {
+  if (at::get_num_threads() != runs_.front()->threads) return false;
   double us = runs_.front()->compiled->last_us;
   return std::this_thread::get_id() != main_thread_ || (us > 0 && us < kShortUs) || !runtime::config().lazy_async;
 }

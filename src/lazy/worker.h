@@ -32,6 +32,7 @@ struct Run {
   std::vector<ContentsPtr> outputs;  // parallel to the outputs of the graph
   bool writes_inputs = false;
   std::fenv_t floats;  // how the program wants floats to be treated (torch.set_flush_denormal)
+  int threads = 1;     // that it gives to one operator (torch.set_num_threads); libraries see what their caller has
 
   // Owned by the worker's lock.
   bool is_done = false;
