@@ -143,17 +143,6 @@ def test_lower_precision_is_the_same() -> None:
     check(story)
 
 
-def test_autocast_of_the_cpu_does_nothing_to_lazy_tensors() -> None:
-    x = numbers("lazy", 3, 3)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert (x @ x).dtype == torch.float32
-
-
-def test_autocast_is_refused_by_torch() -> None:
-    with pytest.raises(RuntimeError, match="unsupported autocast device_type"), torch.autocast("lazy", torch.bfloat16):
-        pass
-
-
 # ---- data
 
 
@@ -210,7 +199,7 @@ def test_threads_train_their_own_models() -> None:
 
 
 def test_threads_move_modules_while_others_load_theirs() -> None:
-    """Parameters are swapped on the way to the device, and only there: what a weak reference points to is not swapped."""
+    """Parameters are swapped on the way to the device, and only there: what weak references point to is not."""
 
     def work(number: int) -> None:
         for _ in range(100):
@@ -250,7 +239,7 @@ def test_threads_share_a_tensor() -> None:
 
 
 def test_operators_have_as_many_threads_as_the_program_gives_them() -> None:
-    """Also where a step runs on a thread of its own. It is told by the processor time of a product that others share."""
+    """Also where a step runs on a thread of its own: told by the processor time of products that others could share."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "graph/schema_info.h"
+#include "lazy/autocast.h"
 #include "lazy/describe.h"
 #include "lazy/device.h"
 #include "record/infer.h"
@@ -246,6 +247,8 @@ class Registrations {
   void add(const OperatorHandle& op) {
     const graph::SchemaInfo& info = graph::schema_info(op);
     const std::string& name = info.name;
+    if (name == "aten::matmul.out" || name == "aten::linalg_matrix_power.out")  // which compare storages
+      return add<&fall_back_kernel>(op.operator_name());
     bool is_composite = op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
     if ((is_composite && !op.hasKernelForDispatchKey(key_of(device()->backing()))) || op.schema().arguments().empty())
       return;
@@ -301,6 +304,7 @@ std::string install(c10::Device backing) {
   runtime::process_state().lazy_device = new Device(backing);
   pthread_atfork([] { device()->before_fork(); }, [] { device()->after_fork(false); },
                  [] { device()->after_fork(true); });
+  if (backing.is_cpu()) install_autocast();
   (new Registrations)->add_all();  // never destroyed: torch may be gone before us when the process exits
   return "";
 }

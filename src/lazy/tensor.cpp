@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lazy/autocast.h"
 #include "record/trace_tensor.h"
 
 namespace magneto::lazy {
@@ -17,7 +18,8 @@ constexpr c10::DispatchKeySet kBits({c10::DispatchKey::Conjugate, c10::DispatchK
 class LazyImpl final : public c10::TensorImpl {
  public:
   LazyImpl(ContentsPtr contents, c10::DispatchKeySet bits, caffe2::TypeMeta dtype)
-      : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::Lazy) | bits, dtype, c10::Device(c10::kLazy, 0)),
+      : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::Lazy) | kAutocastKeys | bits, dtype,
+                   c10::Device(c10::kLazy, 0)),
         contents_(std::move(contents)) {
     set_storage_access_should_throw();
   }

@@ -24,7 +24,8 @@ using py::type_name;
 namespace {
 
 constexpr int kMaxNesting = 100;
-constexpr Py_ssize_t kOwnReferences = 5;  // of the guards, the writer (two) and the nodes to one object, and a spare one
+constexpr Py_ssize_t kOwnReferences =
+    5;  // of the guards, the writer (two) and the nodes to one object, and a spare one
 
 // Looking up a key compares it with others; with objects of Python classes that may run their code.
 bool has_plain_keys(PyObject* dict) {

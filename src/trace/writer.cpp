@@ -56,8 +56,8 @@ class Writer::For {
   uint32_t before_ = 0;
 };
 
-// An argument may be the only one to hold its parts, and the call may take them out of it. Nothing else must come to lie
-// at their addresses, by which they are known.
+// An argument may be the only one to hold its parts, and the call may take them out of it. Nothing else must come to
+// lie at their addresses, by which they are known.
 Writer::Writer(Watch& watch, const guard::Arguments& arguments) : watch_(watch), arguments_(arguments) {
   for (size_t i = 0; i < arguments.node_count(); ++i)
     if (arguments.is_part(i)) parts_.push_back(py::Ref::borrow(arguments.seen(i)));

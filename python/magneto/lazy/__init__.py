@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from magneto import _C
-from magneto.lazy import backend, device_module
+from magneto.lazy import autocast, backend, device_module
 from magneto.lazy.device_module import get_rng_state, manual_seed, set_rng_state
 from magneto.lazy.metrics import counter_names, counter_value, metrics_report, reset_metrics
 from magneto.lazy.report import report
@@ -67,6 +67,8 @@ def init(device: str = "cpu") -> None:
     if not is_new:
         return
     device_module.register()
+    if place.type == "cpu":
+        autocast.follow(place.type)
     register_optimizer_step_post_hook(_end_step_of_optimizer)
     atexit.register(_C.lazy_stop)
 
