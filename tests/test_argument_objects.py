@@ -196,6 +196,89 @@ def test_an_object_that_is_also_part_of_the_state():
         assert compiled(cache, torch.zeros(1)).item() == (1 if i % 3 == 2 else 0)
 
 
+class State:
+    def __init__(self):
+        self.items, self.table, self.total = [torch.ones(2), 3], {"a": 1}, 0
+
+
+STATE = State()
+ONES = torch.ones(2)
+
+
+class Record:
+    def __init__(self, table):
+        self.table = table
+
+
+def changes_items(items):
+    items[1] = 7
+    return torch.ones(1) + STATE.items[1]
+
+
+def changes_the_state(items):
+    STATE.items[1] = 8
+    return torch.ones(1) + items[1]
+
+
+def replaces_a_tensor(items):
+    STATE.items[0] = torch.ones(2) * 5
+    return items[0] + 1
+
+
+def changes_table(table):
+    table["a"] = 7
+    return torch.ones(1) + STATE.table["a"]
+
+
+def changes_a_part(record):
+    record.table["a"] = 5
+    return torch.ones(1) + STATE.table["a"]
+
+
+def reads_a_part(record):
+    STATE.table["a"] = 9
+    return torch.ones(1) + record.table["a"]
+
+
+def changes_an_attribute(record):
+    record.total = 4
+    STATE.total += 1
+    return torch.ones(1) * record.total
+
+
+def asks_in_between(items):
+    x = torch.ones(1)
+    if x.item() > 0:
+        STATE.items[1] = 8
+    if x.item() > 0:
+        items[1] += 1
+    return x + STATE.items[1]
+
+
+@pytest.mark.parametrize(
+    "function, other, own",
+    [
+        (changes_items, lambda: [torch.ones(2), 3], lambda: STATE.items),
+        (changes_the_state, lambda: [torch.ones(2), 3], lambda: STATE.items),
+        (replaces_a_tensor, lambda: [torch.ones(2), 3], lambda: STATE.items),
+        (changes_table, lambda: {"a": 1}, lambda: STATE.table),
+        (changes_a_part, lambda: Record({"a": 1}), lambda: Record(STATE.table)),
+        (reads_a_part, lambda: Record({"a": 1}), lambda: Record(STATE.table)),
+        (changes_an_attribute, State, lambda: STATE),
+        (asks_in_between, lambda: [torch.ones(2), 3], lambda: STATE.items),
+    ],
+)
+def test_an_argument_may_be_part_of_the_state_in_a_later_call(function, other, own):
+    compiled = magneto.compile(function)
+    for passed in (other, other, other, other, own, other, own):
+        outcomes = []
+        for each in (function, compiled):
+            STATE.items[:], STATE.table["a"], STATE.total = (ONES, 3), 1, 0
+            outcomes.append((each(passed()), state(STATE)))
+        assert compare.difference(*outcomes) is None
+    assert magneto.counters["stats"]["hits"] >= 1
+
+
 def test_a_changed_class_is_noticed():
     class Scale:
         factor = 2.0

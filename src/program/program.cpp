@@ -227,9 +227,25 @@ bool Program::run_segment(PyObject* const* tensors, PyObject* const* registers, 
                        outputs.reserve(static_cast<ptrdiff_t>(segment_->output_count())));
 }
 
+void Program::keep_apart(Apart apart) {
+  if (apart.nodes.empty() || apart.objects.empty()) return;
+  std::ranges::sort(apart.objects);
+  auto repeated = std::ranges::unique(apart.objects);
+  apart.objects.erase(repeated.begin(), repeated.end());
+  apart_.push_back(std::move(apart));
+}
+
+bool Program::is_apart(PyObject* const* arguments) const {
+  return std::ranges::none_of(apart_, [&](const Apart& apart) {
+    return std::ranges::any_of(
+        apart.nodes, [&](uint32_t node) { return std::ranges::binary_search(apart.objects, arguments[node]); });
+  });
+}
+
 End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
                          bool diverges) const {
   Registers outputs;
+  if (!is_apart(arguments)) return End::Diverged;
   PyObject** r = prepare_all(arguments, registers);
   if (!r || diverges) return End::Diverged;
   if ((has_tensor_work_ || !segment_inputs_.empty()) && !run_segment(tensors, r, outputs)) {
@@ -400,7 +416,7 @@ bool Cut::same_as(const Cut& other) const {
 bool Program::same_as(const Program& other) const {
   auto same = [](const py::Ref& a, const py::Ref& b) { return guard::same_value(a.get(), b.get()); };
   bool same_end = cut_ && other.cut_ ? cut_->same_as(*other.cut_) : cut_ == other.cut_ && result_ == other.result_;
-  return same_end && before_ == other.before_ && after_ == other.after_ && operands_ == other.operands_ &&
+  return same_end && apart_ == other.apart_ && before_ == other.before_ && after_ == other.after_ && operands_ == other.operands_ &&
          registers_ == other.registers_ && older_ == other.older_ && recipes_ == other.recipes_ &&
          iterators_ == other.iterators_ && places_ == other.places_ && segment_inputs_ == other.segment_inputs_ &&
          checked_inputs_ == other.checked_inputs_ && !input_checks_ == !other.input_checks_ &&

@@ -129,6 +129,14 @@ struct Exit {
 class Program;
 class Memo;
 
+// Arguments that must not be one of these objects, because the program changes one or the other.
+struct Apart {
+  std::vector<uint32_t> nodes;     // of guard::Arguments
+  std::vector<PyObject*> objects;  // sorted; guards vouch for them
+
+  bool operator==(const Apart&) const = default;
+};
+
 // A program that goes on behind a cut.
 struct Stretch : guard::Entry {
   Stretch();
@@ -189,6 +197,7 @@ class Program {
     checked_inputs_ = std::move(checked);
     input_checks_ = std::move(checks);
   }
+  void keep_apart(Apart apart);
   void set_result(uint32_t result) { result_ = result; }
   void set_cut(std::unique_ptr<Cut> cut) { cut_ = std::move(cut); }
   Cut* cut() const { return cut_.get(); }
@@ -208,6 +217,7 @@ class Program {
 
  private:
   class Registers;
+  bool is_apart(PyObject* const* arguments) const;
   bool prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const;
   PyObject** prepare_all(PyObject* const* arguments, Registers& registers) const;
   // False: diverged, or an error is set.
@@ -236,6 +246,7 @@ class Program {
   bool has_tensor_work_ = false;
   std::vector<uint32_t> segment_inputs_, checked_inputs_;
   std::unique_ptr<runtime::TensorChecks> input_checks_;  // of the latter
+  std::vector<Apart> apart_;
   std::unique_ptr<Cut> cut_;
   std::vector<Instruction> before_, after_;
   std::vector<uint32_t> older_registers_;  // of older objects

@@ -53,6 +53,27 @@ void Watch::check_size() {
     give_up("the call runs too many tensor operations for a graph (graph_limit)", Around::Never);
 }
 
+// The call saw arguments that were no part of the state. Where it changes either, that has to be so again.
+void Watch::keep_apart() {
+  program::Apart all, changed;
+  for (size_t i = 0; i < arguments_.node_count() && !effects.empty(); ++i) {
+    PyObject* object = arguments_.seen(i);
+    if (!arguments_.containers().contains(object)) continue;
+    all.nodes.push_back(static_cast<uint32_t>(i));
+    if (changed_.contains(object)) changed.nodes.push_back(static_cast<uint32_t>(i));
+  }
+  for (const Effect& effect : effects)
+    if (effect.container && is_tracked(effect.container)) all.objects.push_back(effect.container);
+  program_->keep_apart(std::move(all));
+  if (changed.nodes.empty()) return;
+  auto add = [&](PyObject* owner) {
+    if (owner && !arguments_.containers().contains(owner)) changed.objects.push_back(owner);
+  };
+  for (const guard::Read& read : guards.noted()) add(read.owner);
+  for (NodeId id = 1; id < provenance.size(); ++id) add(provenance[id].owner);
+  program_->keep_apart(std::move(changed));
+}
+
 // Everything is written: the tensor work and the guards are added.
 bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   if (alive()) check_size();
@@ -64,6 +85,7 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   if (segment && work_in_handler && !segment->make_rerunnable())
     give_up("the call changes tensors where it also handles exceptions");
   if (!alive()) return false;
+  keep_apart();
   operations_ += segment->op_count();
   program_->set_segment(std::move(segment));
   program_->set_segment_inputs(std::exchange(input_registers_, {}), std::exchange(checked_registers_, {}),

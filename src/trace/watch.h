@@ -306,6 +306,7 @@ class Watch {
   void note_stumble(const std::string& reason, Around around);
   bool ends_cleanly();  // nothing is left open: context variables are reset, generators finished
   bool close_stretch(std::unique_ptr<program::Cut> cut);
+  void keep_apart();
   void add_to_programs(std::vector<guard::Read> reads);
   const program::Program* twin() const;
   std::string first_change(std::vector<guard::Read>& reads) const;
