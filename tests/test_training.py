@@ -128,7 +128,7 @@ def test_training_equals_eager(name: str, optimizer: str) -> None:
         return itertools.islice(train(wrap(model), model, loss_of, optimizer), STEPS)
 
     _, graphs, hits = check(story)
-    assert magneto.counters["compiled_autograd"]["hits"] >= STEPS - 2 or not hits
+    assert magneto.counters["compiled_autograd"]["hits"] >= min(hits, STEPS - 2)
     may_be_eager = name in ("t5", "mixtral") or (name in ZOO and name not in LABELLED)  # t5's cache copies objects
     assert (graphs and hits >= STEPS - 2) or may_be_eager
 

@@ -102,7 +102,19 @@ Arguments::Arguments(const CallArguments& call, std::vector<std::string> by_cont
     add(call.values[i], -1, static_cast<Py_ssize_t>(i), nullptr, name);
   }
   tensor_count_ = checks_->size();
-  for (size_t i = 0; i < nodes_.size(); ++i)
+  note_content(0);
+}
+
+Arguments::Arguments(IsOwned is_owned) : positional_(0), is_owned_(std::move(is_owned)) {}
+
+void Arguments::add_root(PyObject* value, const std::string& name) {
+  size_t from = nodes_.size();
+  add(value, -1, static_cast<Py_ssize_t>(positional_++), nullptr, name);
+  note_content(from);
+}
+
+void Arguments::note_content(size_t from) {
+  for (size_t i = from; i < nodes_.size(); ++i)
     if (is_content(nodes_[i].kind)) by_content_nodes_.push_back(i);
 }
 
@@ -131,11 +143,14 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
       return;
     }
     node.kind = Kind::Tensor;
+    tensors_.push_back(value);
+    if (!checks_) return;
     node.tensor = static_cast<int>(checks_->size());
     checks_->add(value, open_sizes(checks_->size()));
-    tensors_.push_back(value);
   } else if (is_atom(value)) {
-    node.kind = opening_of(static_cast<size_t>(self)) ? Kind::Number : Kind::Atom;
+    bool is_open = is_owned_ ? key && is_plain_number(value) : opening_of(static_cast<size_t>(self)) != nullptr;
+    node.kind = is_open ? Kind::Number : Kind::Atom;
+    if (is_owned_ && !key && PyFloat_CheckExact(value)) refusal_ = name + " is a float, which may be any";
     if (node.kind == Kind::Atom) node.expected = py::Ref::borrow(value);
   } else if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
     node.kind = PyTuple_CheckExact(value) ? Kind::Tuple : Kind::List;
@@ -192,6 +207,7 @@ void Arguments::add_instance(PyObject* object, int self) {
 
 // What nobody else holds belongs to the object that it is part of.
 bool Arguments::is_by_content(PyObject* object, int self) const {
+  if (is_owned_) return is_owned_(object, nodes_[self].parent >= 0) && has_known_parts(object);
   if (by_content_.empty()) return false;
   bool is_named = std::ranges::find(by_content_, nodes_[self].name) != by_content_.end();
   auto is_part = [&] {
@@ -237,16 +253,15 @@ std::vector<int> Arguments::open_sizes(size_t tensor) const {
   return {};
 }
 
-std::vector<Arguments::Number> Arguments::open_numbers() const {
+std::vector<Arguments::Number> Arguments::open_numbers(size_t from) const {
   std::vector<Number> numbers;
-  for (const Opening& opening : open_) {
-    const Node& node = nodes_[opening.node];
+  for (size_t i = from; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
     if (node.kind != Kind::Number) continue;
-    auto number = static_cast<uint32_t>(opening.node);
     if (node.parent < 0)
-      numbers.push_back({number, static_cast<int>(node.index), nullptr, nullptr});
+      numbers.push_back({static_cast<uint32_t>(i), static_cast<int>(node.index), nullptr, nullptr});
     else
-      numbers.push_back({number, -1, nodes_[node.parent].seen, node.key.get()});
+      numbers.push_back({static_cast<uint32_t>(i), -1, nodes_[node.parent].seen, node.key.get()});
   }
   return numbers;
 }
@@ -382,12 +397,13 @@ bool Arguments::same_as(const Arguments& other) const {
   };
   return positional_ == other.positional_ && same_names(keyword_names_.get(), other.keyword_names_.get()) &&
          std::equal(nodes_.begin(), nodes_.end(), other.nodes_.begin(), other.nodes_.end(), same_node) &&
-         checks_->same_as(*other.checks_);
+         !checks_ == !other.checks_ && (!checks_ || checks_->same_as(*other.checks_));
 }
 
 void Arguments::freeze() {
   for (Node& node : nodes_) node.seen = nullptr;
   tensors_.clear();
+  is_owned_ = nullptr;
 }
 
 // These three are what `match` does for each node.
@@ -444,7 +460,7 @@ bool Arguments::match(const CallArguments& call, PyObject** values, PyObject** t
     const Node& node = nodes_[i];
     values[i] = fetch(node, call, values);
     if (!matches(node, values[i], values)) return false;
-    if (node.kind == Kind::Tensor) tensors[node.tensor] = values[i];
+    if (node.tensor >= 0) tensors[node.tensor] = values[i];
     if (is_repeated(i, values)) return false;
   }
   return !tensor_count_ || checks_->first_mismatch(tensors) < 0;
@@ -466,10 +482,10 @@ std::string Arguments::explain(const CallArguments& call) const {
       if (node.kind == Kind::Again) return node.name + " is not the same object as " + nodes_[node.size].name;
       return node.name + " has another length or other keys";
     }
-    if (node.kind == Kind::Tensor) tensors[node.tensor] = values[i];
+    if (node.tensor >= 0) tensors[node.tensor] = values[i];
     if (is_repeated(i, values.data())) return node.name + " is the same object as another argument";
   }
-  ptrdiff_t bad = checks_->first_mismatch(tensors.data());
+  ptrdiff_t bad = tensor_count_ ? checks_->first_mismatch(tensors.data()) : -1;
   if (bad < 0) return "";
   for (const Node& node : nodes_)
     if (node.tensor == bad) return node.name + " is " + checks_->explain(static_cast<size_t>(bad), tensors[bad]);
@@ -481,7 +497,7 @@ void Arguments::describe(std::vector<std::string>* lines) const {
     switch (node.kind) {
       case Kind::Tensor:
         lines->push_back(node.name + " matches the tensor it was" +
-                         (open_sizes(static_cast<size_t>(node.tensor)).empty() ? "" : ", but for its size"));
+                         (node.tensor < 0 || open_sizes(static_cast<size_t>(node.tensor)).empty() ? "" : ", but for its size"));
         break;
       case Kind::Atom: lines->push_back(node.name + " == " + repr(node.expected.get())); break;
       case Kind::Number: lines->push_back(node.name + " is any " + node.type->tp_name); break;

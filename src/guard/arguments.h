@@ -1,5 +1,6 @@
 // Guards on the arguments of a call, and the way from an argument to the tensors inside it.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,13 @@ class Arguments {
   explicit Arguments(const CallArguments& call, std::vector<std::string> by_content = {},
                      std::vector<Opening> open = {});
 
+  // Whether an object, which may be part of another one, is guarded by content.
+  using IsOwned = std::function<bool(PyObject* object, bool is_part)>;
+  // None yet. Somebody else checks the tensors.
+  explicit Arguments(IsOwned is_owned);
+  // One more that is passed. Its parts, with those of earlier ones, are distinct objects or noted to be the same.
+  void add_root(PyObject* value, const std::string& name);
+
   // Empty if every argument was understood, else what was not.
   const std::string& refusal() const { return refusal_; }
   const std::vector<PyObject*>& tensors() const { return tensors_; }
@@ -71,7 +79,7 @@ class Arguments {
     PyObject* dict;  // that holds it
     PyObject* key;
   };
-  std::vector<Number> open_numbers() const;
+  std::vector<Number> open_numbers(size_t from = 0) const;
   // What must be open so that these arguments admit `call`, too, with what is open already. None: it differs in
   // something that cannot be open.
   std::optional<std::vector<Opening>> opened_for(const CallArguments& call) const;
@@ -89,6 +97,8 @@ class Arguments {
 
   // An object that it has to be given is gone: it will fit no call any more.
   bool is_lost() const;
+  // Which object it is, is guarded.
+  bool is_another_one(size_t node) const { return nodes_[node].kind == Kind::Object; }
   bool is_part(size_t node) const { return nodes_[node].parent >= 0; }  // of an argument
   size_t node_count() const { return nodes_.size(); }
   size_t tensor_count() const { return tensor_count_; }
@@ -140,6 +150,7 @@ class Arguments {
     return kind != Kind::Atom && kind != Kind::Number && kind != Kind::Object && kind != Kind::Again &&
            kind != Kind::Items;
   }
+  void note_content(size_t from);
   int depth(int node) const;
   PyObject* fetch(const Node& node, const CallArguments& call, PyObject* const* values) const;
   bool is_repeated(size_t index, PyObject* const* values) const;
@@ -156,7 +167,8 @@ class Arguments {
   std::vector<PyObject*> tensors_;        // of the first call, without repeats
   size_t tensor_count_ = 0;
   PointerSet containers_;
-  std::unique_ptr<runtime::TensorChecks> checks_;
+  std::unique_ptr<runtime::TensorChecks> checks_;  // null: somebody else checks them
+  IsOwned is_owned_;
   std::string refusal_;
 };
 

@@ -242,16 +242,36 @@ bool Program::is_apart(PyObject* const* arguments) const {
   });
 }
 
-End Program::run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
-                         bool diverges) const {
+std::vector<PyObject*> Program::values_of(const std::vector<uint32_t>& numbers, Registers& registers) {
+  std::vector<PyObject*> values;
+  for (uint32_t number : numbers) values.push_back(registers[number]);
+  return values;
+}
+
+// Fills in what the nodes stand for.
+bool Program::match_known(Registers& registers, std::vector<PyObject*>* values) const {
+  std::vector<PyObject*> roots = values_of(known_->roots, registers);
+  values->resize(known_->contents->node_count());
+  return known_->contents->match({roots.data(), roots.size(), nullptr}, values->data(), nullptr);
+}
+
+bool Program::finds_again(const std::vector<PyObject*>& values, PyObject* const* registers) const {
+  return std::ranges::all_of(known_->again, [&](auto pair) { return values[pair.first] == registers[pair.second]; });
+}
+
+End Program::run_stretch(Nodes& nodes, PyObject* const* tensors, Registers& registers, bool diverges) const {
   Registers outputs;
+  std::vector<PyObject*> own;
+  if (known_ && !match_known(registers, &own)) return End::Diverged;
+  PyObject* const* arguments = known_ ? own.data() : nodes.values;
   if (!is_apart(arguments)) return End::Diverged;
   PyObject** r = prepare_all(arguments, registers);
-  if (!r || diverges) return End::Diverged;
+  if (!r || diverges || (known_ && !finds_again(own, r))) return End::Diverged;
   if ((has_tensor_work_ || !segment_inputs_.empty()) && !run_segment(tensors, r, outputs)) {
     if (!PyErr_Occurred()) return End::Diverged;
     return segment_->rerunnable() ? End::Failed : End::Raised;
   }
+  if (known_) nodes = {own.data(), std::move(own)};  // which stay where they are
   for (const Instruction& instruction : after_) {
     if (instruction.op == Op::Output) {
       r[instruction.result] = Py_NewRef(outputs[instruction.index]);
@@ -344,12 +364,12 @@ PyObject* Program::leave(const Exit& exit, Registers& registers) const {
 }
 
 // Runs what follows the cut under the guards that hold now; null: nothing fits, and nothing has happened.
-std::shared_ptr<Stretch> Program::run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
-                                           bool diverges, End* end) const {
+std::shared_ptr<Stretch> Program::run_next(Nodes& nodes, PyObject* const* tensors, Registers& registers, bool diverges,
+                                           End* end) const {
   std::vector<const guard::Entry*> diverged;
   while (std::shared_ptr<guard::Entry> entry = cut_->next.find(diverged)) {
     auto next = std::static_pointer_cast<Stretch>(std::move(entry));
-    *end = next->program->run_stretch(arguments, tensors, registers, diverges);
+    *end = next->program->run_stretch(nodes, tensors, registers, diverges);
     if (*end == End::Returned || *end == End::Raised) return next;
     registers.clear(registers_);
     if (*end == End::Failed) {  // CPython raises it again, where it may be handled
@@ -361,8 +381,13 @@ std::shared_ptr<Stretch> Program::run_next(PyObject* const* arguments, PyObject*
   return nullptr;
 }
 
-std::string Program::why_nothing_fits() const {
-  std::string why = cut_->stretches.empty() ? "" : cut_->next.explain(*cut_->stretches.back(), {});
+std::string Program::why_nothing_fits(Registers& registers) const {
+  const Stretch* newest = cut_->stretches.empty() ? nullptr : cut_->stretches.back().get();
+  std::string why = newest ? cut_->next.explain(*newest, {}) : "";
+  if (const Known* known = newest && why.empty() ? newest->program->known_.get() : nullptr) {
+    std::vector<PyObject*> roots = values_of(known->roots, registers);
+    why = known->contents->explain({roots.data(), roots.size(), nullptr});
+  }
   return why.empty() ? "a value that the call computes with or asks from a tensor is another one" : why;
 }
 
@@ -376,7 +401,8 @@ bool Program::holds_back_a_death(Registers& registers) const {
 
 PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End* end, std::string* why_left) const {
   Registers registers;
-  *end = run_stretch(arguments, tensors, registers);
+  Nodes nodes{arguments, {}};
+  *end = run_stretch(nodes, tensors, registers);
   const Program* program = this;
   std::shared_ptr<Stretch> stretch;  // keeps what follows the first
   std::vector<const Program*> so_far;
@@ -393,10 +419,10 @@ PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End
               std::ranges::any_of(so_far, [&](const Program* before) { return before->holds_back_a_death(registers); });
     std::shared_ptr<Stretch> next =
         leaves ? nullptr
-               : program->run_next(arguments, tensors, registers, cuts_made == runtime::config().diverge_at_cut, end);
+               : program->run_next(nodes, tensors, registers, cuts_made == runtime::config().diverge_at_cut, end);
     if (!next) {
       *end = leaves ? End::Returned : End::Left;
-      if (!leaves && why_left) *why_left = program->why_nothing_fits();
+      if (!leaves && why_left) *why_left = program->why_nothing_fits(registers);
       return program->leave(cut->after, registers);
     }
     program = next->program.get();
@@ -416,7 +442,8 @@ bool Cut::same_as(const Cut& other) const {
 bool Program::same_as(const Program& other) const {
   auto same = [](const py::Ref& a, const py::Ref& b) { return guard::same_value(a.get(), b.get()); };
   bool same_end = cut_ && other.cut_ ? cut_->same_as(*other.cut_) : cut_ == other.cut_ && result_ == other.result_;
-  return same_end && apart_ == other.apart_ && before_ == other.before_ && after_ == other.after_ && operands_ == other.operands_ &&
+  bool same_known = known_ && other.known_ ? *known_ == *other.known_ : !known_ && !other.known_;
+  return same_end && same_known && apart_ == other.apart_ && before_ == other.before_ && after_ == other.after_ && operands_ == other.operands_ &&
          registers_ == other.registers_ && older_ == other.older_ && recipes_ == other.recipes_ &&
          iterators_ == other.iterators_ && places_ == other.places_ && segment_inputs_ == other.segment_inputs_ &&
          checked_inputs_ == other.checked_inputs_ && !input_checks_ == !other.input_checks_ &&
@@ -615,6 +642,7 @@ std::string Program::text() const {
 int Program::traverse(visitproc visit, void* arg) const {
   for (const py::Ref& constant : constants_) Py_VISIT(constant.get());
   if (int stop = segment_ ? segment_->traverse(visit, arg) : 0) return stop;
+  if (int stop = known_ ? known_->contents->traverse(visit, arg) : 0) return stop;
   if (cut_) {
     if (int stop = cut_->next.traverse(visit, arg)) return stop;
     for (const Exit* exit : {&cut_->before, &cut_->after})

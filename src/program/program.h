@@ -137,6 +137,18 @@ struct Apart {
   bool operator==(const Apart&) const = default;
 };
 
+// What objects in registers have to hold, behind a call that may have changed them. In this program, argument nodes are
+// those of `contents`.
+struct Known {
+  std::shared_ptr<const guard::Arguments> contents;
+  std::vector<uint32_t> roots;                       // the registers
+  std::vector<std::pair<uint32_t, uint32_t>> again;  // nodes that are what is in a register
+
+  bool operator==(const Known& other) const {
+    return roots == other.roots && again == other.again && contents->same_as(*other.contents);
+  }
+};
+
 // A program that goes on behind a cut.
 struct Stretch : guard::Entry {
   Stretch();
@@ -197,6 +209,7 @@ class Program {
     checked_inputs_ = std::move(checked);
     input_checks_ = std::move(checks);
   }
+  void set_known(Known known) { known_ = std::make_unique<Known>(std::move(known)); }
   void keep_apart(Apart apart);
   void set_result(uint32_t result) { result_ = result; }
   void set_cut(std::unique_ptr<Cut> cut) { cut_ = std::move(cut); }
@@ -217,19 +230,26 @@ class Program {
 
  private:
   class Registers;
+  static std::vector<PyObject*> values_of(const std::vector<uint32_t>& numbers, Registers& registers);
+  bool match_known(Registers& registers, std::vector<PyObject*>* values) const;
+  bool finds_again(const std::vector<PyObject*>& values, PyObject* const* registers) const;
   bool is_apart(PyObject* const* arguments) const;
   bool prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const;
   PyObject** prepare_all(PyObject* const* arguments, Registers& registers) const;
   // False: diverged, or an error is set.
   bool run_segment(PyObject* const* tensors, PyObject* const* registers, Registers& outputs) const;
+  // What nodes of arguments stand for, borrowed.
+  struct Nodes {
+    PyObject* const* values;
+    std::vector<PyObject*> own;  // those of a program that has its own
+  };
   // `diverges`: in any case, once all is checked.
-  End run_stretch(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
-                  bool diverges = false) const;
+  End run_stretch(Nodes& nodes, PyObject* const* tensors, Registers& registers, bool diverges = false) const;
   PyObject* make_call(Registers& registers) const;
   bool put_up_frames(Registers& registers, std::vector<mg_snapshot*>* chain) const;
-  std::shared_ptr<Stretch> run_next(PyObject* const* arguments, PyObject* const* tensors, Registers& registers,
-                                    bool diverges, End* end) const;
-  std::string why_nothing_fits() const;
+  std::shared_ptr<Stretch> run_next(Nodes& nodes, PyObject* const* tensors, Registers& registers, bool diverges,
+                                    End* end) const;
+  std::string why_nothing_fits(Registers& registers) const;
   bool holds_back_a_death(Registers& registers) const;
   PyObject* leave(const Exit& exit, Registers& registers) const;
   bool change(const Instruction& instruction, PyObject* const* registers) const;
@@ -246,6 +266,7 @@ class Program {
   bool has_tensor_work_ = false;
   std::vector<uint32_t> segment_inputs_, checked_inputs_;
   std::unique_ptr<runtime::TensorChecks> input_checks_;  // of the latter
+  std::unique_ptr<Known> known_;  // or null
   std::vector<Apart> apart_;
   std::unique_ptr<Cut> cut_;
   std::vector<Instruction> before_, after_;

@@ -120,7 +120,7 @@ void Watch::read_tensor_attribute(PyObject* tensor, PyObject* name) {
 
 // The dict may be made just now, at the address of one that the call has made and dropped.
 void Watch::read_instance(PyObject* object) {
-  if (arguments_.containers().contains(object)) return;  // which is guarded to be like this one
+  if (contents().containers().contains(object)) return;  // which is guarded to be like this one
   guards.read_instance(object);
   PyObject** slot = mg_dict_slot(object);
   if (slot && *slot && fresh_.contains(*slot)) {

@@ -32,7 +32,7 @@ void Watch::settle(NodeId id) {
     else if (foreign && is_tensor(node.value.get()))
       use_foreign_tensor(next);
     else if (foreign)
-      give_up("the call uses a " + type_name(node.value.get()) + " that an unknown function may have changed");
+      look_into(next);
     else if (node.kind == Node::Kind::Holder)
       open.insert(open.end(), node.items.begin(), node.items.end());
     else if (node.kind == Node::Kind::Symbolic)

@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kMaxCuts = 64;
 constexpr size_t kNowhere = SIZE_MAX;
+constexpr size_t kFormsBehindCut = 3;  // of which the next call might need yet another one
 
 // Of a frame that is at a call: locals and stack, but not what the call takes from it. kNowhere: it cannot be put back.
 size_t size_without_operands(const FrameRun& frame) {
@@ -56,9 +57,9 @@ void Watch::check_size() {
 // The call saw arguments that were no part of the state. Where it changes either, that has to be so again.
 void Watch::keep_apart() {
   program::Apart all, changed;
-  for (size_t i = 0; i < arguments_.node_count() && !effects.empty(); ++i) {
-    PyObject* object = arguments_.seen(i);
-    if (!arguments_.containers().contains(object)) continue;
+  for (size_t i = 0; i < contents().node_count() && !effects.empty(); ++i) {
+    PyObject* object = contents().seen(i);
+    if (!contents().containers().contains(object)) continue;
     all.nodes.push_back(static_cast<uint32_t>(i));
     if (changed_.contains(object)) changed.nodes.push_back(static_cast<uint32_t>(i));
   }
@@ -67,7 +68,7 @@ void Watch::keep_apart() {
   program_->keep_apart(std::move(all));
   if (changed.nodes.empty()) return;
   auto add = [&](PyObject* owner) {
-    if (owner && !arguments_.containers().contains(owner)) changed.objects.push_back(owner);
+    if (owner && !contents().containers().contains(owner)) changed.objects.push_back(owner);
   };
   for (const guard::Read& read : guards.noted()) add(read.owner);
   for (NodeId id = 1; id < provenance.size(); ++id) add(provenance[id].owner);
@@ -91,12 +92,14 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   program_->set_segment_inputs(std::exchange(input_registers_, {}), std::exchange(checked_registers_, {}),
                                std::move(input_checks_));
   program_->set_cut(std::move(cut));
+  if (!known_.roots.empty()) program_->set_known(std::exchange(known_, {}));
   std::vector<PyObject*> known = held_objects_;
   for (const auto& [object, name] : roots) {
     known.push_back(object);
     known.push_back((PyObject*)Py_TYPE(object));
   }
-  std::vector<PyObject*> classes = stretch_ ? std::vector<PyObject*>() : arguments_.classes();
+  bool is_first_look = !stretch_ || (again_ && !known_.roots.empty());
+  std::vector<PyObject*> classes = is_first_look ? contents().classes() : std::vector<PyObject*>();
   known.insert(known.end(), classes.begin(), classes.end());
   std::vector<guard::Read> reads = guards.finish(known, changed_);
   entry_->tensors = guards.take_tensors();
@@ -104,7 +107,7 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
     give_up("what the call read was changed while it ran: " + why, Around::Never);
   if (alive() && listing) {
     std::vector<std::string> lines;
-    arguments_.describe(&lines);
+    if (is_first_look) contents().describe(&lines);
     program_->set_listing(listing->text(*program_, reads, lines));
   }
   if (alive()) add_to_programs(std::move(reads));
@@ -176,7 +179,7 @@ bool Watch::reaches_opaque(PyObject* object, bool is_question, guard::PointerSet
     PyObject* next = open.back();
     open.pop_back();
     if (guard::is_atom(next)) continue;
-    if (opaque_.contains(next) || (!is_question && arguments_.containers().contains(next))) {
+    if (opaque_.contains(next) || (!is_question && contents().containers().contains(next))) {
       for (PyObject* passed : seen) clean.erase(passed);
       return true;
     }
@@ -296,6 +299,8 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   if (!can_cut() || !PyCallable_Check(callable)) give_up(reason);
   if (!alive() || !ends_cleanly()) return false;
   auto cut = std::make_unique<program::Cut>();
+  for (const auto& [number, id] : open_numbers_)  // they can still be read
+    if (!provenance.is_known(id)) writer_->node_register(id);
   writer_->write_effects();
   writer_->hold_arguments();
   bool is_own = how != How::Called && how != How::Entered;
@@ -349,9 +354,18 @@ void Watch::open_stretch(How how, bool is_question) {
       auto [object, node] = frame->value(i);
       bool is_register = !provenance.is_known(node) && provenance[node].kind == Node::Kind::Register;
       if (!object || is_register) continue;
-      if (opaque_.contains(object) || (!is_question && arguments_.containers().contains(object)))
+      if (opaque_.contains(object) || (!is_question && contents().containers().contains(object)))
         frame->carry(i, provenance.add_register(*writer_->find(object), object));
     }
+  if (is_question) return;
+  open_numbers_.clear();
+  auto earlier = again_;
+  auto is_owned = [this, earlier](PyObject* object, bool is_part) {
+    bool was_known = (earlier ? *earlier : arguments_).containers().contains(object);
+    return was_known || opaque_.contains(object) || is_left_to_us(object, is_part);
+  };
+  again_ = frozen_.emplace_back(std::make_shared<guard::Arguments>(is_owned));
+  writer_->look_again();
 }
 
 // Whatever unknown code did to the tensor, it must look as it looks now, but for the sizes that are open.
@@ -370,6 +384,7 @@ void Watch::add_input(PyObject* tensor, uint32_t number, const std::vector<int>&
 // A tensor that an unknown function returned becomes an input of the recording.
 void Watch::use_foreign_tensor(NodeId node) {
   PyObject* tensor = provenance[node].value.get();
+  if (again_ && again_->node_of(tensor) >= 0) return;  // in what was looked into
   if (recording->knows(tensor)) return give_up("the call finds a tensor again that it has used already");
   foreign_tensors_.insert(tensor);
   add_input(tensor, writer_->hold_tensor(node), symbolic_ ? plug_.openable(tensor) : std::vector<int>());
@@ -381,18 +396,65 @@ bool Watch::dies_quietly_if_built() const {
                      [](PyObject* object) { return guard::dies_quietly(object, Py_REFCNT(object)); });
 }
 
+// Whether only this call, or the watch of it, holds the object, but for so many others.
+bool Watch::is_left_to_us(PyObject* object, Py_ssize_t others) const {
+  constexpr Py_ssize_t kMany = 16;  // others must be among them
+  if (Py_REFCNT(object) > kMany) return false;
+  Py_ssize_t ours = writer_->references_to(object) + provenance.references_to(object);
+  for (const FrameRun* frame : running)
+    for (size_t i = 0; i < frame->size(); ++i) ours += frame->value(i).object == object;
+  return Py_REFCNT(object) <= ours + others;
+}
+
+// Unknown code has made this object, or may have changed it. What it holds now is checked in front of the stretch.
+void Watch::look_into(NodeId id) {
+  if (provenance[id].kind == Node::Kind::Item) {
+    while (provenance[id].kind == Node::Kind::Item) id = provenance[id].left;
+    if (provenance[id].settled) return;  // with all that it holds
+  }
+  Node& node = provenance[id];
+  PyObject* object = node.value.get();
+  node.settled = true;
+  size_t from = contents().node_count();
+  std::string what = "a " + py::type_name(object) + " that an unknown function may have changed";
+  bool fits_seldom = last_cut_ && last_cut_->stretches.size() > kFormsBehindCut;
+  if (!again_ || node.kind != Node::Kind::Register || fits_seldom) return give_up("the call uses " + what);
+  again_->add_root(object, what);
+  if (!again_->refusal().empty()) return give_up("the call uses " + what + ": " + again_->refusal());
+  if (again_->is_another_one(from)) return give_up("the call uses " + what);
+  known_.contents = again_;
+  known_.roots.push_back(node.number);
+  for (size_t i = from; i < again_->node_count() && alive(); ++i) look_at_part(i, known_.roots.back());
+  for (const guard::Arguments::Number& number : again_->open_numbers(from))
+    open_numbers_.emplace_back(number, provenance.add_argument(number.node, again_->seen(number.node)));
+}
+
+// A node of what was looked into. The root of it is in that register.
+void Watch::look_at_part(size_t node, uint32_t root) {
+  PyObject* part = again_->seen(node);
+  bool is_container = again_->containers().contains(part);
+  writer_->hold_part(part);
+  if (again_->is_another_one(node) && is_left_to_us(part, again_->is_part(node)))
+    return give_up("the call uses a " + py::type_name(part) + " that an unknown function has made");
+  if (changed_.contains(part) || (is_container && (guards.is_owner(part) || guards.pins(part))))
+    return give_up("the call uses a " + py::type_name(part) + " that it has found in another way already");
+  if ((!is_container && !is_tensor(part)) || again_->node_of(part) != static_cast<int>(node)) return;
+  if (uint32_t* known = writer_->find(part)) {
+    if (*known != root) known_.again.emplace_back(static_cast<uint32_t>(node), *known);
+  } else if (is_tensor(part)) {
+    if (recording->knows(part)) return give_up("the call finds a tensor again that it has used already");
+    foreign_tensors_.insert(part);
+    add_input(part, writer_->hold_tensor(part, node), symbolic_ ? plug_.openable(part) : std::vector<int>());
+  }
+}
+
 // Whether unknown code has left an older object to this call alone, which would let it die too late.
 bool Watch::holds_back_a_death() const {
-  constexpr Py_ssize_t kMany = 16;  // others must be among them
-  auto is_left_to_us = [this](PyObject* object) {
-    if (Py_REFCNT(object) > kMany) return false;
-    Py_ssize_t ours = writer_->references_to(object);
-    for (const FrameRun* frame : running)
-      for (size_t i = 0; i < frame->size(); ++i) ours += frame->value(i).object == object;
-    return Py_REFCNT(object) <= ours && !guard::dies_quietly(object, ours);
+  auto would_die = [this](PyObject* object) {
+    return is_left_to_us(object) && !guard::dies_quietly(object, Py_REFCNT(object));
   };
-  return std::ranges::any_of(writer_->older_objects, is_left_to_us) ||
-         std::ranges::any_of(writer_->held_arguments, is_left_to_us);
+  return std::ranges::any_of(writer_->older_objects, would_die) ||
+         std::ranges::any_of(writer_->held_arguments, would_die);
 }
 
 PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names,

@@ -81,7 +81,10 @@ Watch::Watch(const guard::Arguments& arguments, guard::Entry* first, program::Pr
   runtime::thread_state().watch = this;
 }
 
-Watch::~Watch() { runtime::thread_state().watch = outer_; }
+Watch::~Watch() {
+  for (const auto& contents : frozen_) contents->freeze();
+  runtime::thread_state().watch = outer_;
+}
 
 void Watch::start_recording() {
   auto on_fail = [this](std::string reason) { fail_from_recording(reason); };
@@ -154,9 +157,9 @@ Kind Watch::new_kind(PyTypeObject* type) {
 }
 
 bool Watch::is_argument(PyObject* object) const {
-  if (arguments_.containers().contains(object)) return true;
-  const auto& tensors = arguments_.tensors();
-  return std::find(tensors.begin(), tensors.end(), object) != tensors.end();
+  if (contents().containers().contains(object)) return true;
+  auto has = [object](const std::vector<PyObject*>& tensors) { return std::ranges::find(tensors, object) != tensors.end(); };
+  return has(arguments_.tensors()) || (again_ && has(again_->tensors()));
 }
 
 // ---- reads
@@ -170,7 +173,7 @@ void Watch::saw(PyObject* value) {
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && alive(); ++i) saw(PyTuple_GET_ITEM(value, i));
     Py_LeaveRecursiveCall();
-  } else if (!is_tensor(value) && arguments_.containers().contains(value)) {
+  } else if (!is_tensor(value) && contents().containers().contains(value)) {
     give_up("an argument is also part of the state");
   } else if (is_tensor(value) && !guards.has_state_tensor(value)) {
     std::string why = plug_.why_not_plain(value);
@@ -191,7 +194,7 @@ bool Watch::check_keys(PyObject* dict) {
 
 NodeId Watch::look_up_key(PyObject* dict, PyObject* key) {
   if (!alive() || is_fresh(dict)) return kKnown;
-  if (arguments_.containers().contains(dict)) return look_up_argument(dict, key);
+  if (contents().containers().contains(dict)) return look_up_argument(dict, key);
   if (!check_keys(dict)) return kKnown;
   if (!guard::is_atom(key)) {
     read_contents(dict);
@@ -221,6 +224,7 @@ NodeId Watch::look_up_argument(PyObject* dict, PyObject* key) {
 void Watch::read_contents(PyObject* container) {
   if (!alive()) return;
   if (!is_tracked(container)) {
+    if (!is_fresh(container) && (Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE)) use_specials(Py_TYPE(container));
     for (const auto& [number, id] : open_numbers_)
       if (number.dict == container) settle(id);
     if (is_changed(container)) settle_stored(container);

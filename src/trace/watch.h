@@ -111,7 +111,9 @@ class Watch {
   void own_part(PyObject* part);
   bool holds_attributes(PyObject* dict) const { return attribute_dicts_.contains(dict); }
   bool is_fresh(PyObject* object) const { return fresh_.contains(object) && !(cuts_ && opaque_.contains(object)); }
-  bool is_tracked(PyObject* object) const { return !is_fresh(object) && !arguments_.containers().contains(object); }
+  bool is_tracked(PyObject* object) const { return !is_fresh(object) && !contents().containers().contains(object); }
+  // Of what was passed to the call; behind unknown code, which may have changed that, of what was looked into since.
+  const guard::Arguments& contents() const { return again_ ? *again_ : arguments_; }
   bool is_argument(PyObject* object) const;  // a tensor or container that was passed in
   // As an index of a tensor: how much it selects depends on what a tensor holds.
   bool selects_by_contents(PyObject* key) const { return plug_.selects_by_contents(key); }
@@ -317,6 +319,9 @@ class Watch {
   bool cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names, How how);
   void describe_frames(program::Exit* exit, uint32_t result, How how);
   void use_foreign_tensor(NodeId node);
+  void look_into(NodeId node);
+  void look_at_part(size_t node, uint32_t root);
+  bool is_left_to_us(PyObject* object, Py_ssize_t others = 0) const;
   void add_input(PyObject* tensor, uint32_t number, const std::vector<int>& open);
   bool can_be_put_back(const FrameRun& frame) const;
   void make_opaque(bool is_question);
@@ -355,6 +360,9 @@ class Watch {
   PyObject* call_partial(PyObject* partial, PyObject* const* args, size_t positional, PyObject* keyword_names);
 
   const guard::Arguments& arguments_;
+  std::shared_ptr<guard::Arguments> again_;                // behind unknown code
+  std::vector<std::shared_ptr<guard::Arguments>> frozen_;  // at the end
+  program::Known known_;                                   // of this stretch, if `again_` is of this stretch
   const runtime::TensorPlug& plug_;
   guard::PointerSet fresh_;
   guard::PointerSet attribute_dicts_;

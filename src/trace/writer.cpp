@@ -58,7 +58,7 @@ class Writer::For {
 
 // An argument may be the only one to hold its parts, and the call may take them out of it. Nothing else must come to
 // lie at their addresses, by which they are known.
-Writer::Writer(Watch& watch, const guard::Arguments& arguments) : watch_(watch), arguments_(arguments) {
+Writer::Writer(Watch& watch, const guard::Arguments& arguments) : watch_(watch) {
   for (size_t i = 0; i < arguments.node_count(); ++i)
     if (arguments.is_part(i)) parts_.push_back(py::Ref::borrow(arguments.seen(i)));
 }
@@ -273,7 +273,7 @@ uint32_t Writer::describe(PyObject* value) {
   if (PyTuple_Check(value) && watch_.provenance.holder(value)) return tuple(value);
   if (guard::is_atom(value) || PyFloat_CheckExact(value)) return constant(value);  // NaN is no atom
   if (PySlice_Check(value)) return slice((PySliceObject*)value);
-  int node = arguments_.node_of(value);
+  int node = watch_.contents().node_of(value);
   if (node >= 0 && first_) return in_program(value, Op::Argument, static_cast<uint32_t>(node));
   if (node >= 0) return refuse("an argument that it has lost sight of");
   PyTypeObject* type = Py_TYPE(value);
@@ -330,6 +330,12 @@ uint32_t Writer::tensor(PyObject* value) {
   return result;
 }
 
+uint32_t Writer::hold_tensor(PyObject* tensor, size_t node) {
+  uint32_t result = in_program(tensor, Op::Argument, static_cast<uint32_t>(node));
+  tensors.emplace_back(tensor, result);
+  return result;
+}
+
 uint32_t Writer::hold_tensor(NodeId id) {
   PyObject* tensor = watch_.provenance[id].value.get();
   keep_.push_back(watch_.provenance[id].value);
@@ -339,11 +345,11 @@ uint32_t Writer::hold_tensor(NodeId id) {
 
 void Writer::hold_arguments() {
   if (!first_) return;
-  for (size_t i = 0; i < arguments_.node_count(); ++i) {
-    PyObject* object = arguments_.seen(i);
-    if (!object || arguments_.node_of(object) != static_cast<int>(i) || registers_.contains(object)) continue;
+  for (size_t i = 0; i < watch_.contents().node_count(); ++i) {
+    PyObject* object = watch_.contents().seen(i);
+    if (!object || watch_.contents().node_of(object) != static_cast<int>(i) || registers_.contains(object)) continue;
     if (Py_REFCNT(object) <= references_to(object)) continue;  // the call has dropped it
-    if (arguments_.is_part(i) && !watch_.is_tensor(object) && has_finaliser(Py_TYPE(object)))
+    if (watch_.contents().is_part(i) && !watch_.is_tensor(object) && has_finaliser(Py_TYPE(object)))
       watch_.give_up("an argument holds an object with a finaliser (__del__), which unknown code may drop");
     uint32_t result = in_program(object, Op::Argument, static_cast<uint32_t>(i));
     held_arguments.push_back(object);
@@ -357,7 +363,7 @@ uint32_t Writer::older_object(PyObject* value) {
   if (type == &PyMethodDescr_Type || type == &PyWrapperDescr_Type || type == &PyClassMethodDescr_Type)
     return constant(value);
   bool is_root = std::any_of(watch_.roots.begin(), watch_.roots.end(), [&](const auto& r) { return r.first == value; });
-  if (!is_root && !watch_.guards.pins(value) && !arguments_.holds_identity(value))
+  if (!is_root && !watch_.guards.pins(value) && !watch_.contents().holds_identity(value))
     return refuse(std::string("a ") + type->tp_name + ", which is not understood");
   return older(value);
 }

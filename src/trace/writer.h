@@ -28,6 +28,10 @@ class Writer {
   void close_exits();
   // Of a tensor that nobody has recorded.
   uint32_t hold_tensor(NodeId id);
+  uint32_t hold_tensor(PyObject* tensor, size_t node);
+  // Of the contents that the watch knows, which stand for the arguments from now on.
+  void hold_part(PyObject* part) { parts_.push_back(py::Ref::borrow(part)); }
+  void look_again() { first_ = true; }
   uint32_t constant(PyObject* value);
   // Of what a node stands for, before anything has an effect.
   uint32_t node_register(NodeId id) { return node(id); }
@@ -78,7 +82,6 @@ class Writer {
   void add_slots(PyTypeObject* type, PyObject* value, program::Recipe* recipe, std::vector<uint32_t>* operands);
 
   Watch& watch_;
-  const guard::Arguments& arguments_;
   program::Program* program_ = nullptr;
   program::Exit* exit_ = nullptr;  // null: the program itself
   program::Exit* last_exit_ = nullptr;

@@ -198,7 +198,6 @@ def hook_that_removes_itself() -> Case:
     hits=2,
     cuts=(
         "the call runs weakref.ReferenceType, which is not understood",
-        "the call uses a RemovableHandle that an unknown function may have changed",
         "the call uses a cell that an unknown function may have changed",
     ),
     eager="the call runs weakref.ReferenceType, which is not understood",
@@ -291,7 +290,7 @@ def state_dict_loaded_inside() -> Case:
     return Case(call, lambda: other.update({"0.bias": torch.ones(4)}), module=model)
 
 
-@left_to_python("uses a tuple", "<lambda>")
+@left_to_python("asks whether two values are the same object", "<lambda>")
 def module_copied_inside() -> Case:
     model = small()
     return Case(lambda x: copy.deepcopy(model)(x) + model(x), lambda: model.append(nn.Tanh()), module=model)
