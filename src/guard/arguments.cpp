@@ -496,8 +496,9 @@ void Arguments::describe(std::vector<std::string>* lines) const {
   for (const Node& node : nodes_) {
     switch (node.kind) {
       case Kind::Tensor:
-        lines->push_back(node.name + " matches the tensor it was" +
-                         (node.tensor < 0 || open_sizes(static_cast<size_t>(node.tensor)).empty() ? "" : ", but for its size"));
+        lines->push_back(
+            node.name + " matches the tensor it was" +
+            (node.tensor < 0 || open_sizes(static_cast<size_t>(node.tensor)).empty() ? "" : ", but for its size"));
         break;
       case Kind::Atom: lines->push_back(node.name + " == " + repr(node.expected.get())); break;
       case Kind::Number: lines->push_back(node.name + " is any " + node.type->tp_name); break;

@@ -443,11 +443,11 @@ bool Program::same_as(const Program& other) const {
   auto same = [](const py::Ref& a, const py::Ref& b) { return guard::same_value(a.get(), b.get()); };
   bool same_end = cut_ && other.cut_ ? cut_->same_as(*other.cut_) : cut_ == other.cut_ && result_ == other.result_;
   bool same_known = known_ && other.known_ ? *known_ == *other.known_ : !known_ && !other.known_;
-  return same_end && same_known && apart_ == other.apart_ && before_ == other.before_ && after_ == other.after_ && operands_ == other.operands_ &&
-         registers_ == other.registers_ && older_ == other.older_ && recipes_ == other.recipes_ &&
-         iterators_ == other.iterators_ && places_ == other.places_ && segment_inputs_ == other.segment_inputs_ &&
-         checked_inputs_ == other.checked_inputs_ && !input_checks_ == !other.input_checks_ &&
-         (!input_checks_ || input_checks_->same_as(*other.input_checks_)) &&
+  return same_end && same_known && apart_ == other.apart_ && before_ == other.before_ && after_ == other.after_ &&
+         operands_ == other.operands_ && registers_ == other.registers_ && older_ == other.older_ &&
+         recipes_ == other.recipes_ && iterators_ == other.iterators_ && places_ == other.places_ &&
+         segment_inputs_ == other.segment_inputs_ && checked_inputs_ == other.checked_inputs_ &&
+         !input_checks_ == !other.input_checks_ && (!input_checks_ || input_checks_->same_as(*other.input_checks_)) &&
          std::ranges::equal(constants_, other.constants_, same) &&
          segment_->fingerprint() == other.segment_->fingerprint();
 }

@@ -266,7 +266,7 @@ class Program {
   bool has_tensor_work_ = false;
   std::vector<uint32_t> segment_inputs_, checked_inputs_;
   std::unique_ptr<runtime::TensorChecks> input_checks_;  // of the latter
-  std::unique_ptr<Known> known_;  // or null
+  std::unique_ptr<Known> known_;                         // or null
   std::vector<Apart> apart_;
   std::unique_ptr<Cut> cut_;
   std::vector<Instruction> before_, after_;

@@ -112,7 +112,9 @@ class Provenance {
   bool is_known(NodeId id) const { return id == kKnown || nodes_[id].settled; }
   size_t size() const { return nodes_.size(); }
   // That nodes hold.
-  Py_ssize_t references_to(PyObject* object) const { return std::ranges::count(nodes_, object, [](const Node& node) { return node.value.get(); }); }
+  Py_ssize_t references_to(PyObject* object) const {
+    return std::ranges::count(nodes_, object, [](const Node& node) { return node.value.get(); });
+  }
   // Branches that were taken: the node was this true.
   std::vector<std::pair<NodeId, bool>> truths;
   // How many items a tuple had to have.

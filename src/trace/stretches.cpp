@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kMaxCuts = 64;
 constexpr size_t kNowhere = SIZE_MAX;
+constexpr size_t kMostParts = 1000;    // of objects that are looked into
 constexpr size_t kFormsBehindCut = 3;  // of which the next call might need yet another one
 
 // Of a frame that is at a call: locals and stack, but not what the call takes from it. kNowhere: it cannot be put back.
@@ -422,6 +423,7 @@ void Watch::look_into(NodeId id) {
   again_->add_root(object, what);
   if (!again_->refusal().empty()) return give_up("the call uses " + what + ": " + again_->refusal());
   if (again_->is_another_one(from)) return give_up("the call uses " + what);
+  if (again_->node_count() > kMostParts) return give_up("the call uses " + what + ", with too many parts");
   known_.contents = again_;
   known_.roots.push_back(node.number);
   for (size_t i = from; i < again_->node_count() && alive(); ++i) look_at_part(i, known_.roots.back());

@@ -158,8 +158,16 @@ Kind Watch::new_kind(PyTypeObject* type) {
 
 bool Watch::is_argument(PyObject* object) const {
   if (contents().containers().contains(object)) return true;
-  auto has = [object](const std::vector<PyObject*>& tensors) { return std::ranges::find(tensors, object) != tensors.end(); };
+  auto has = [object](const std::vector<PyObject*>& tensors) {
+    return std::ranges::find(tensors, object) != tensors.end();
+  };
   return has(arguments_.tensors()) || (again_ && has(again_->tensors()));
+}
+
+// It was passed to the call, or unknown code has got it or returned it: it is another object in each call.
+bool Watch::has_been_given(PyObject* object) const {
+  auto has = [object](const auto& contents) { return contents->containers().contains(object); };
+  return has(&arguments_) || opaque_.contains(object) || std::ranges::any_of(frozen_, has);
 }
 
 // ---- reads
@@ -173,7 +181,7 @@ void Watch::saw(PyObject* value) {
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && alive(); ++i) saw(PyTuple_GET_ITEM(value, i));
     Py_LeaveRecursiveCall();
-  } else if (!is_tensor(value) && contents().containers().contains(value)) {
+  } else if (!is_tensor(value) && has_been_given(value)) {
     give_up("an argument is also part of the state");
   } else if (is_tensor(value) && !guards.has_state_tensor(value)) {
     std::string why = plug_.why_not_plain(value);

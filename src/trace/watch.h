@@ -115,6 +115,7 @@ class Watch {
   // Of what was passed to the call; behind unknown code, which may have changed that, of what was looked into since.
   const guard::Arguments& contents() const { return again_ ? *again_ : arguments_; }
   bool is_argument(PyObject* object) const;  // a tensor or container that was passed in
+  bool has_been_given(PyObject* object) const;
   // As an index of a tensor: how much it selects depends on what a tensor holds.
   bool selects_by_contents(PyObject* key) const { return plug_.selects_by_contents(key); }
   Kind kind_of(PyTypeObject* type) {

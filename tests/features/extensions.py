@@ -264,7 +264,7 @@ def training_step_inside() -> Case:
     return Case(call, lambda: optimizer.param_groups[0].update(lr=0.5), module=layer)
 
 
-@feature(varies=True)  # with what torch.compile has left in the process
+@feature(varies="whether torch.compile has run in the process")
 def checkpointed() -> Case:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.ReLU(), nn.Linear(4, 4))
 
