@@ -245,3 +245,48 @@ def test_fake_tensors_pass_through() -> None:
     assert type(expected) is type(actual)
     assert expected.shape == actual.shape
     check(ours, module, make_inputs)
+
+
+# ---- what it leaves in the process
+
+
+def test_modules_that_are_made_in_the_call() -> None:
+    """torch.compile patches nn.Module, so that each new module is noted somewhere, weakly."""
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return nn.Softmax(dim=-1)(x) + nn.CrossEntropyLoss()(x, torch.zeros(len(x), dtype=torch.long))
+
+    x = torch.randn(3, 4)
+    incumbent(lambda x: x + 1)(x)
+    compiled = magneto.compile(call, fullgraph=True)
+    for _ in range(4):
+        assert torch.equal(compiled(x), call(x))
+    assert compiled.variants()[0]["hits"] == 3
+
+
+def test_tensors_that_it_has_marked() -> None:
+    x = torch.randn(3, 4)
+    incumbent(lambda x: x.sin(), dynamic=True)(x)
+    torch._dynamo.mark_static(x, 0)
+    assert any(name.startswith("_dynamo_") for name in vars(x))
+    compiled = magneto.compile(lambda x: x.cos() * 2, fullgraph=True)
+    for _ in range(4):
+        assert torch.equal(compiled(x), x.cos() * 2)
+    assert compiled.variants()[0]["hits"] == 3
+
+
+def test_marks_for_it_that_the_call_makes() -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        torch._dynamo.mark_static_address(y)
+        return y + 1, y
+
+    x = torch.randn(3, 4)
+    incumbent(lambda x: x + 1)(x)
+    _, marked = call(x)
+    compiled = magneto.compile(call)
+    for _ in range(6):
+        result, y = compiled(x)
+        assert torch.equal(result, x * 2 + 1)
+        assert vars(y) == vars(marked)
+    assert compiled.variants()[-1]["hits"] >= 2

@@ -79,8 +79,8 @@ bool mg_has_only_text_keys(PyObject* dict);
 PyObject** mg_dict_slot(PyObject* object);
 // Whether the object's __dict__ holds anything; does not make the dict.
 bool mg_has_attributes(PyObject* object);
-// Whether it holds anything under a name that does not begin so.
-bool mg_has_other_attributes(PyObject* object, const char* prefix);
+// Whether it holds anything under a name that does not begin with one of these; the last is NULL.
+bool mg_has_other_attributes(PyObject* object, const char* const* prefixes);
 // A class made by a class statement, whose instances are freed by CPython's own code for such classes.
 bool mg_is_python_class(PyTypeObject* type);
 // Whether the class itself, without its bases, gives its instances slots.

@@ -155,7 +155,13 @@ bool mg_has_slots(PyTypeObject* type) {
   return false;
 }
 
-bool mg_has_other_attributes(PyObject* object, const char* prefix) {
+static bool begins_with_one(const char* text, const char* const* prefixes) {
+  for (; *prefixes; ++prefixes)
+    if (strncmp(text, *prefixes, strlen(*prefixes)) == 0) return true;
+  return false;
+}
+
+bool mg_has_other_attributes(PyObject* object, const char* const* prefixes) {
   if (!mg_has_attributes(object)) return false;
   PyObject** slot = mg_dict_slot(object);
   Py_ssize_t position = 0;
@@ -163,7 +169,7 @@ bool mg_has_other_attributes(PyObject* object, const char* prefix) {
   while (slot && *slot && PyDict_Next(*slot, &position, &name, &value)) {
     const char* text = PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : NULL;
     if (!text) PyErr_Clear();
-    if (!text || strncmp(text, prefix, strlen(prefix)) != 0) return true;
+    if (!text || !begins_with_one(text, prefixes)) return true;
   }
   return false;
 }

@@ -136,7 +136,7 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
     node.kind = Kind::Again;
     node.size = before;
   } else if (is_tensor) {
-    if (mg_has_other_attributes(value, runtime::kMarkPrefix))
+    if (mg_has_other_attributes(value, runtime::kMarkPrefixes))
       refusal_ = "argument " + name + " is a tensor with Python attributes";
     if (std::string why = tensor_plug().why_not_plain(value); !why.empty()) {
       refusal_ = "argument " + name + " is " + why;
@@ -427,7 +427,7 @@ void Arguments::freeze() {
   if (!value || Py_TYPE(value) != node.type) return false;
   switch (node.kind) {
     case Kind::Tensor:
-      return !mg_has_other_attributes(value, runtime::kMarkPrefix);  // the rest is checked for all tensors together
+      return !mg_has_other_attributes(value, runtime::kMarkPrefixes);  // the rest is checked for all tensors together
     case Kind::Atom: return value == node.expected.get() || same_atom(node.expected.get(), value);
     case Kind::Number: return true;
     case Kind::Tuple:

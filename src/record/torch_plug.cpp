@@ -56,6 +56,7 @@ class TorchPlug final : public runtime::TensorPlug {
   CallKind classify_attribute(PyObject* tensor, PyObject* name) const override;
   bool only_calls(PyObject* callable, PyObject* const* args, size_t count) const override;
   bool leads_to_unknown(PyObject* method, PyObject* const* args, size_t count) const override;
+  bool may_be_left_out(PyObject* function) const override;
   bool is_call_context(PyObject* object) const override { return PyObject_TypeCheck(object, function_base_); }
   bool may_be_set(PyObject* name) const override;
   bool ignores_errors(PyObject* handler) const override;
@@ -195,6 +196,17 @@ bool TorchPlug::need_gradients(PyObject* const* args, size_t count) const {
   return c10::GradMode::is_enabled() && std::any_of(args, args + count, [this](PyObject* arg) {
            return is_tensor(arg) && runtime::unpack_tensor(arg).requires_grad();
          });
+}
+
+// Once torch.compile has run in the process, every new module is given to this function, which holds it weakly.
+bool TorchPlug::may_be_left_out(PyObject* function) const {
+  static PyCodeObject* known = nullptr;
+  auto* code = (PyCodeObject*)PyFunction_GET_CODE(function);
+  if (known) return code == known;
+  if (PyUnicode_CompareWithASCIIString(code->co_qualname, "GenerationTracker.tag") != 0) return false;
+  if (!text_of(code->co_filename).ends_with("mutation_guard.py")) return false;
+  known = (PyCodeObject*)Py_NewRef((PyObject*)code);
+  return true;
 }
 
 // Tensors that it says it has changed would get another history.

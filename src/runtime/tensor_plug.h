@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cpython/ref.h"
@@ -138,6 +139,13 @@ class SymbolicRecording : public Recording {
 
 // Of the attributes in which tensors keep what is marked on them (magneto.mark_dynamic and its like).
 inline constexpr const char* kMarkPrefix = "_magneto_";
+// Of names that only mean something to those who compile, ours and torch.compile's.
+inline constexpr const char* kMarkPrefixes[] = {kMarkPrefix, "_dynamo_", "_has_dynamo_", "_specialize_on", nullptr};
+inline bool is_mark(std::string_view name) {
+  for (const char* const* prefix = kMarkPrefixes; *prefix; ++prefix)
+    if (name.starts_with(*prefix)) return true;
+  return false;
+}
 
 // What is marked on a tensor: dimensions.
 struct SizeMarks {
@@ -193,6 +201,8 @@ class TensorPlug {
   // Whether the method, called with these, comes to a C function that nobody understands (autograd.Function.apply where
   // something needs a gradient).
   virtual bool leads_to_unknown(PyObject* method, PyObject* const* args, size_t count) const = 0;
+  // Whether a Python function only notes something for another compiler, about objects that a program does not make.
+  virtual bool may_be_left_out(PyObject* function) const = 0;
   // Whether it may be such an object, and which C attributes of it may be set without any effect but that.
   virtual bool is_call_context(PyObject* object) const = 0;
   virtual bool may_be_set(PyObject* name) const = 0;

@@ -104,7 +104,7 @@ void Watch::read_tensor_attribute(PyObject* tensor, PyObject* name) {
   if (!guards.has_state_tensor(tensor)) {
     // An argument has no attributes but marks, which no guard looks at.
     std::string asked = text(name);
-    if (asked.starts_with(runtime::kMarkPrefix) || (asked == "__dict__" && mg_has_attributes(tensor)))
+    if (runtime::is_mark(asked) || (asked == "__dict__" && mg_has_attributes(tensor)))
       give_up("the call asks what is marked on a tensor");
     // Behind a cut, what was there before may have others, which unknown code has set.
     bool was_there = std::any_of(writer_->tensors.begin(), writer_->tensors.end(),

@@ -434,9 +434,10 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   if (alive() && rule_of(callable) != Rule::None) return call_by_rule(callable, args, positional, keyword_names);
   if (call_site_ == args && leads_to_unknown(callable, args, call.size()))
     return call_unknown(callable, args, positional, keyword_names);
-  if (!alive() || PyFunction_Check(callable)) return call.make();
+  PyObject* function = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
+  if (alive() && PyFunction_Check(function) && plug_.may_be_left_out(function)) Py_RETURN_NONE;
+  if (!alive() || PyFunction_Check(function)) return call.make();
   if (PyMethod_Check(callable)) {
-    if (PyFunction_Check(PyMethod_GET_FUNCTION(callable))) return call.make();
     std::vector<PyObject*> all{PyMethod_GET_SELF(callable)};
     all.insert(all.end(), args, args + call.size());
     return this->call(PyMethod_GET_FUNCTION(callable), all.data(), positional + 1, keyword_names);

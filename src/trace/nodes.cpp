@@ -240,7 +240,7 @@ Next FrameRun::store_by_unknown(PyObject* name) {
 
 Next FrameRun::store_attribute(PyObject* name) {
   // A recording does not know what a tensor has beside its contents.
-  if (watch_.is_tensor(sp_[-1]) && watch_.can_cut()) return store_by_unknown(name);
+  if (watch_.is_tensor(sp_[-1]) && watch_.can_cut() && !watch_.may_mark(sp_[-1], name)) return store_by_unknown(name);
   size_t before = watch_.effects.size();
   static PyObject* setter_name = PyUnicode_InternFromString("__setattr__");
   PyObject* setter = node_at(sp_ - 2) == kKnown ? nullptr : _PyType_Lookup(Py_TYPE(sp_[-1]), setter_name);

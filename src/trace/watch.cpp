@@ -574,6 +574,23 @@ void Watch::add(Effect effect) {
   effects.push_back(std::move(effect));
 }
 
+bool Watch::may_mark(PyObject* tensor, PyObject* name) const {
+  return runtime::is_mark(text(name)) && !stand_ins() && !is_argument(tensor) && !guards.has_state_tensor(tensor) &&
+         recording->knows(tensor);
+}
+
+void Watch::mark_tensor(PyObject* tensor, PyObject* name, Value value) {
+  if (!value.object || !guard::is_atom(value.object) || !may_mark(tensor, name))
+    return give_up("the call sets the attribute '" + text(name) + "' of a tensor");
+  Effect effect{program::Op::SetAttribute,
+                tensor,
+                {},
+                py::Ref::borrow(name),
+                {{py::Ref::borrow(tensor), kKnown}, {py::Ref::borrow(value.object), value.node}}};
+  effect.drops = false;
+  add(std::move(effect));
+}
+
 void Watch::write_attribute(PyObject* object, PyObject* name, Value value, bool direct) {
   if (!alive()) return;
   PyTypeObject* type = Py_TYPE(object);
@@ -581,7 +598,7 @@ void Watch::write_attribute(PyObject* object, PyObject* name, Value value, bool 
   if (PyCell_Check(object)) fill_cell(object, kKnown);
   guards.read_type(type, name);
   if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(type);
-  if (is_tensor(object)) return give_up("the call sets the attribute '" + text(name) + "' of a tensor");
+  if (is_tensor(object)) return mark_tensor(object, name, value);
   bool generic = direct || type->tp_setattro == PyObject_GenericSetAttr;
   bool python = kind_of(type) != Kind::Unknown && (type->tp_flags & Py_TPFLAGS_HEAPTYPE);
   bool watched = method_is_python(type, value.object ? "__setattr__" : "__delattr__");

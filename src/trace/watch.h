@@ -124,6 +124,8 @@ class Watch {
     return known ? *known : new_kind(type);
   }
   bool is_tensor(PyObject* object) const { return plug_.is_tensor(object); }
+  // Whether it was made by this call, and the attribute means something only to those who compile.
+  bool may_mark(PyObject* tensor, PyObject* name) const;
   bool is_plain_tensor(PyObject* object) const { return is_tensor(object) && plug_.why_not_plain(object).empty(); }
   bool is_dict(PyObject* object) { return PyDict_CheckExact(object) || kind_of(Py_TYPE(object)) == Kind::Dict; }
 
@@ -347,6 +349,7 @@ class Watch {
   void read_tensor_attribute(PyObject* tensor, PyObject* name);
   void read_super(PyObject* super, PyObject* name);
   bool is_there_already(PyObject* dict, PyObject* key, Value value);
+  void mark_tensor(PyObject* tensor, PyObject* name, Value value);
   void write_key(Effect effect);
   void add(Effect effect);
   const Effect* last_write(PyObject* container, PyObject* key) const;
