@@ -98,7 +98,7 @@ class Arguments {
   // An object that it has to be given is gone: it will fit no call any more.
   bool is_lost() const;
   // Which object it is, is guarded.
-  bool is_another_one(size_t node) const { return nodes_[node].kind == Kind::Object; }
+  bool is_by_identity(size_t node) const { return nodes_[node].kind == Kind::Object; }
   bool is_part(size_t node) const { return nodes_[node].parent >= 0; }  // of an argument
   size_t node_count() const { return nodes_.size(); }
   size_t tensor_count() const { return tensor_count_; }

@@ -93,13 +93,13 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   program_->set_segment_inputs(std::exchange(input_registers_, {}), std::exchange(checked_registers_, {}),
                                std::move(input_checks_));
   program_->set_cut(std::move(cut));
-  if (!known_.roots.empty()) program_->set_known(std::exchange(known_, {}));
+  bool is_first_look = !stretch_ || !known_.roots.empty();
+  if (stretch_ && is_first_look) program_->set_known(std::exchange(known_, {}));
   std::vector<PyObject*> known = held_objects_;
   for (const auto& [object, name] : roots) {
     known.push_back(object);
     known.push_back((PyObject*)Py_TYPE(object));
   }
-  bool is_first_look = !stretch_ || (again_ && !known_.roots.empty());
   std::vector<PyObject*> classes = is_first_look ? contents().classes() : std::vector<PyObject*>();
   known.insert(known.end(), classes.begin(), classes.end());
   std::vector<guard::Read> reads = guards.finish(known, changed_);
@@ -365,7 +365,7 @@ void Watch::open_stretch(How how, bool is_question) {
     bool was_known = (earlier ? *earlier : arguments_).containers().contains(object);
     return was_known || opaque_.contains(object) || is_left_to_us(object, is_part);
   };
-  again_ = frozen_.emplace_back(std::make_shared<guard::Arguments>(is_owned));
+  again_ = looked_into_.emplace_back(std::make_shared<guard::Arguments>(is_owned));
   writer_->look_again();
 }
 
@@ -422,7 +422,7 @@ void Watch::look_into(NodeId id) {
   if (!again_ || node.kind != Node::Kind::Register || fits_seldom) return give_up("the call uses " + what);
   again_->add_root(object, what);
   if (!again_->refusal().empty()) return give_up("the call uses " + what + ": " + again_->refusal());
-  if (again_->is_another_one(from)) return give_up("the call uses " + what);
+  if (again_->is_by_identity(from)) return give_up("the call uses " + what);
   if (again_->node_count() > kMostParts) return give_up("the call uses " + what + ", with too many parts");
   known_.contents = again_;
   known_.roots.push_back(node.number);
@@ -436,7 +436,7 @@ void Watch::look_at_part(size_t node, uint32_t root) {
   PyObject* part = again_->seen(node);
   bool is_container = again_->containers().contains(part);
   writer_->hold_part(part);
-  if (again_->is_another_one(node) && is_left_to_us(part, again_->is_part(node)))
+  if (again_->is_by_identity(node) && is_left_to_us(part, again_->is_part(node)))
     return give_up("the call uses a " + py::type_name(part) + " that an unknown function has made");
   if (changed_.contains(part) || (is_container && (guards.is_owner(part) || guards.pins(part))))
     return give_up("the call uses a " + py::type_name(part) + " that it has found in another way already");

@@ -24,8 +24,7 @@ using py::type_name;
 namespace {
 
 constexpr int kMaxNesting = 100;
-constexpr Py_ssize_t kOwnReferences =
-    5;  // of the guards, the writer (two) and the nodes to one object, and a spare one
+constexpr Py_ssize_t kOwnReferences = 5;  // guards, nodes and, twice, the writer hold an object; and a spare one
 
 // Looking up a key compares it with others; with objects of Python classes that may run their code.
 bool has_plain_keys(PyObject* dict) {
@@ -82,7 +81,7 @@ Watch::Watch(const guard::Arguments& arguments, guard::Entry* first, program::Pr
 }
 
 Watch::~Watch() {
-  for (const auto& contents : frozen_) contents->freeze();
+  for (const auto& contents : looked_into_) contents->freeze();
   runtime::thread_state().watch = outer_;
 }
 
@@ -167,7 +166,7 @@ bool Watch::is_argument(PyObject* object) const {
 // It was passed to the call, or unknown code has got it or returned it: it is another object in each call.
 bool Watch::has_been_given(PyObject* object) const {
   auto has = [object](const auto& contents) { return contents->containers().contains(object); };
-  return has(&arguments_) || opaque_.contains(object) || std::ranges::any_of(frozen_, has);
+  return has(&arguments_) || opaque_.contains(object) || std::ranges::any_of(looked_into_, has);
 }
 
 // ---- reads

@@ -364,9 +364,9 @@ class Watch {
   PyObject* call_partial(PyObject* partial, PyObject* const* args, size_t positional, PyObject* keyword_names);
 
   const guard::Arguments& arguments_;
-  std::shared_ptr<guard::Arguments> again_;                // behind unknown code
-  std::vector<std::shared_ptr<guard::Arguments>> frozen_;  // at the end
-  program::Known known_;                                   // of this stretch, if `again_` is of this stretch
+  std::shared_ptr<guard::Arguments> again_;                     // behind unknown code
+  std::vector<std::shared_ptr<guard::Arguments>> looked_into_;  // all of these
+  program::Known known_;                                        // what of it is new in this stretch
   const runtime::TensorPlug& plug_;
   guard::PointerSet fresh_;
   guard::PointerSet attribute_dicts_;
