@@ -158,6 +158,29 @@ def test_what_the_call_made_and_passed_on() -> None:
     check(step, lambda turn: (numbers(turn),), lambda parts, table: None)
 
 
+def test_questions_behind_unknown_calls() -> None:
+    """What was looked into before a question is looked into again behind it, with what was not."""
+
+    def step(unknown: Any, box: Box, batch: dict[str, Any], cache: Cache) -> Any:
+        y = layer(batch["x"])
+        found = unknown(y)
+        pair = found.parts, cache
+        y = y + batch["labels"] * cache.length
+        if y.sum().item() > 1e9:
+            return None
+        cache.length += 1
+        y = y * found.scale + pair[0][1] + pair[1].keys
+        if y.sum().item() > 1e9:
+            return None
+        cache.keys = y
+        return y + batch["x"] * cache.length, found.parts, pair[1].layers[0]
+
+    def make(turn: int) -> tuple[Any, ...]:
+        return (*batch(turn), Cache(turn))
+
+    check(step, make, lambda y: Result(y.sum(), [y, y * 2]), captures=3)
+
+
 def test_training_with_a_batch() -> None:
     def story(wrap: Callable[[Any], Any]) -> Any:
         torch.manual_seed(0)

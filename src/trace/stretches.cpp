@@ -174,13 +174,13 @@ bool Watch::can_be_put_back(const FrameRun& frame) const {
 
 // Whether code that has seen the opaque objects could change this one, which the call made. `clean` are objects of
 // which this is known not to be so; it gets more of them.
-bool Watch::reaches_opaque(PyObject* object, bool is_question, guard::PointerSet& clean) const {
+bool Watch::reaches_opaque(PyObject* object, bool keeps_contents, guard::PointerSet& clean) const {
   std::vector<PyObject*> open{object}, seen;
   while (!open.empty()) {
     PyObject* next = open.back();
     open.pop_back();
     if (guard::is_atom(next)) continue;
-    if (opaque_.contains(next) || (!is_question && contents().containers().contains(next))) {
+    if (opaque_.contains(next) || (!keeps_contents && contents().containers().contains(next))) {
       for (PyObject* passed : seen) clean.erase(passed);
       return true;
     }
@@ -193,7 +193,7 @@ bool Watch::reaches_opaque(PyObject* object, bool is_question, guard::PointerSet
 }
 
 // What was built for the unknown function, and all that leads to it, is not known any more.
-void Watch::make_opaque(bool is_question) {
+void Watch::make_opaque(bool keeps_contents) {
   size_t done = 0;
   for (bool changed = true; changed && alive();) {
     changed = false;
@@ -203,7 +203,7 @@ void Watch::make_opaque(bool is_question) {
       for (size_t i = 0; i < frame->size() && alive(); ++i) {
         auto [object, node] = frame->value(i);
         if (!object || opaque_.contains(object) || writer_->find(object)) continue;
-        if (!reaches_opaque(object, is_question, clean)) continue;
+        if (!reaches_opaque(object, keeps_contents, clean)) continue;
         writer_->value({object, node});
         opaque_.insert(object);
         changed = true;
@@ -313,7 +313,7 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   cut->result = program_->new_register();
   for (FrameRun* frame : running) writer_->value({frame->function()});  // which may hold what is built for it
   cut->is_question = is_question(callable, args, count);
-  make_opaque(cut->is_question);
+  make_opaque(cut->is_question && !again_);
   describe_frames(&cut->before, program::kNoRegister, how);
   describe_frames(&cut->after, cut->result, how);
   writer_->close_exits();
@@ -326,7 +326,7 @@ bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObjec
   return true;
 }
 
-void Watch::open_stretch(How how, bool is_question) {
+void Watch::open_stretch(How how, bool keeps_contents) {
   writer_->close_nodes();
   fitting_.clear();
   if (outcome == Outcome::Joined) fitting_ = last_cut_->next.find_all();
@@ -355,10 +355,10 @@ void Watch::open_stretch(How how, bool is_question) {
       auto [object, node] = frame->value(i);
       bool is_register = !provenance.is_known(node) && provenance[node].kind == Node::Kind::Register;
       if (!object || is_register) continue;
-      if (opaque_.contains(object) || (!is_question && contents().containers().contains(object)))
+      if (opaque_.contains(object) || (!keeps_contents && contents().containers().contains(object)))
         frame->carry(i, provenance.add_register(*writer_->find(object), object));
     }
-  if (is_question) return;
+  if (keeps_contents) return;
   open_numbers_.clear();
   auto earlier = again_;
   auto is_owned = [this, earlier](PyObject* object, bool is_part) {
@@ -486,7 +486,7 @@ PyObject* Watch::call_unknown(PyObject* callable, PyObject* const* args, size_t 
       give_up("an unknown function raises an exception", Around::Never);
     return result;
   }
-  open_stretch(how, last_cut_->is_question);
+  open_stretch(how, last_cut_->is_question && !again_);  // what was looked into, was for one stretch
   handover.returned = provenance.add_register(last_cut_->result, result);
   return result;
 }

@@ -315,7 +315,8 @@ class Watch {
   void add_to_programs(std::vector<guard::Read> reads);
   const program::Program* twin() const;
   std::string first_change(std::vector<guard::Read>& reads) const;
-  void open_stretch(How how, bool is_question);
+  // `keeps_contents`: what is known of arguments is known still.
+  void open_stretch(How how, bool keeps_contents);
   bool is_question(PyObject* callable, PyObject* const* args, size_t count) const;
   size_t slots_kept(const FrameRun& frame, How how) const;
   // Ends the stretch before the innermost instruction, which calls something unknown. False: gave up.
@@ -327,8 +328,8 @@ class Watch {
   bool is_left_to_us(PyObject* object, Py_ssize_t others = 0) const;
   void add_input(PyObject* tensor, uint32_t number, const std::vector<int>& open);
   bool can_be_put_back(const FrameRun& frame) const;
-  void make_opaque(bool is_question);
-  bool reaches_opaque(PyObject* object, bool is_question, guard::PointerSet& clean) const;
+  void make_opaque(bool keeps_contents);
+  bool reaches_opaque(PyObject* object, bool keeps_contents, guard::PointerSet& clean) const;
   void forget_dead();
   bool dies_quietly_if_built() const;
   bool holds_back_a_death() const;
