@@ -13,8 +13,9 @@ from typing import Any
 import magneto
 import pytest
 import torch
+from core import random_objects
 from torch import Tensor, nn
-from zoo import compare
+from zoo import compare, harness
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -327,3 +328,80 @@ def test_nothing_is_kept_alive() -> None:
         gc.collect()
         assert [reference() for reference in references] == [None, None]
     assert magneto.counters["stats"]["hits"] >= 3
+
+
+# ---- at random
+
+
+class TensorMaker(random_objects.Maker):
+    """The same with tensors in the objects, and with questions to tensors."""
+
+    world = random_objects.WORLD.replace("'text'\n", "'text'\n    self.k = torch.full((2,), float(n))\n")
+    deeds = (
+        *random_objects.DEEDS,
+        "a.k.mul_(2)",
+        "a.k",
+        "[a.k, b.k]",
+        "{'a': a.k}",
+        "setattr(a, 'k', b.k)",
+        "setattr(a, 'k', a.k[:])",
+        "setattr(a, 'k', state.k)",
+        "setattr(a, 'k', a.k.double())",
+        "setattr(a, 'k', torch.zeros(2))",
+    )
+    first_lines = ("out, t = [], a.k + 1",)
+    result = "out, t, a, b"
+
+    def value(self) -> str:
+        return self.node() + ".k" if self.random.random() < 0.2 else super().value()
+
+    def statement(self) -> list[str]:
+        kind = self.random.random()
+        if kind < 0.2:
+            return ["if t.sum().item() > 1e9:", "  out.append(0)"]
+        if kind < 0.4:
+            return [f"t = t * 2 + {self.node()}.k"]
+        if kind < 0.5:
+            return [f"{self.node()}.k{self.pick(['.add_(1)', ' = t + 1'])}"]
+        return super().statement()
+
+
+def seen_of(value: Any, known: dict[int, int]) -> Any:
+    """What can be told of a value: which objects are one, too."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    if id(value) in known:
+        return "again", known[id(value)]
+    known[id(value)] = len(known)
+    if isinstance(value, Tensor):
+        return str(value.dtype), value.tolist()
+    if isinstance(value, dict):
+        return type(value).__name__, [(key, seen_of(part, known)) for key, part in value.items()]
+    parts = value if isinstance(value, (list, tuple)) else vars(value).items()
+    return type(value).__name__, [seen_of(part, known) for part in parts]
+
+
+def play(source: str, story: list[tuple[list[str], str]], wrap: Callable[[Any], Any]) -> list[Any]:
+    space: dict[str, Any] = {"torch": torch}
+    exec(source, space)
+    magneto.disallow_in_graph(space["meddle"])
+    function, found = wrap(space["f"]), []
+    for deeds, arguments in story:
+        space["deeds"][:] = [eval(f"lambda a, b: {deed}", space) for deed in deeds]
+        try:
+            outcome = seen_of(function(*eval(f"({arguments},)", space)), {})
+        except Exception as error:
+            outcome = repr(error)
+        found.append((outcome, seen_of(space["state"], {})))
+    return found
+
+
+@pytest.mark.parametrize("first_seed", range(0, 6000 if harness.FULL else 400, 50))
+def test_random_functions_equal_eager(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 50):
+        maker = TensorMaker(seed)
+        source, story = maker.source(), maker.story(CALLS)
+        expected, found = (play(source, story, wrap) for wrap in (lambda function: function, magneto.compile))
+        for call, (should_be, was) in enumerate(zip(expected, found, strict=True)):
+            assert was == should_be, f"seed {seed}, call {call}\n{source}\n{story}"
+    assert magneto.counters["stats"]["hits"] > 50
