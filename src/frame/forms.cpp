@@ -238,7 +238,9 @@ bool conclude(Forms& forms, const Capture& captured, const std::shared_ptr<Varia
 // The next capture goes around the place where this one gave up. False: there is none, or too many are known.
 bool learn_detour(Forms& forms, Capture& captured) {
   static constexpr size_t kMaxDetours = 32;
-  bool could_do_otherwise = captured.was_open || !forms.by_content.empty();
+  auto is_known = [&](const auto& failure) { return failure.first.starts_with(captured.reason); };
+  bool is_about_contents = !forms.by_content.empty() && std::ranges::none_of(forms.failures, is_known);
+  bool could_do_otherwise = captured.was_open || is_about_contents;
   if (!captured.stumble || could_do_otherwise || forms.detours.size() >= kMaxDetours) return false;
   forms.detours.insert(forms.detours.begin(), std::move(*captured.stumble));  // the newest of a place counts
   return true;
@@ -256,7 +258,7 @@ void note_capture(Forms& forms, Capture& captured, const Variant* base, bool is_
     --forms.captures;  // it is to be met again
   else if (captured.was_open)
     forms.cannot_open = true, forms.open_keys.clear();  // with fixed sizes it may well go
-  else if (!forms.by_content.empty() && !base)
+  else if (!forms.by_content.empty() && !base && !is_wiser)
     rely_on_identity(forms);
   else if (!base && !is_wiser && (captured.result || !forms.wishes->whole))
     ++forms.failures_in_a_row;

@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kMaxCuts = 64;
 constexpr size_t kNowhere = SIZE_MAX;
+constexpr Py_ssize_t kHolders = 2;     // of a part: a dict that has attributes, too, may hold it in both
 constexpr size_t kMostParts = 1000;    // of objects that are looked into
 constexpr size_t kFormsBehindCut = 3;  // of which the next call might need yet another one
 
@@ -363,7 +364,7 @@ void Watch::open_stretch(How how, bool keeps_contents) {
   auto earlier = again_;
   auto is_owned = [this, earlier](PyObject* object, bool is_part) {
     bool was_known = (earlier ? *earlier : arguments_).containers().contains(object);
-    return was_known || opaque_.contains(object) || is_left_to_us(object, is_part);
+    return was_known || opaque_.contains(object) || is_left_to_us(object, is_part ? kHolders : 0);
   };
   again_ = looked_into_.emplace_back(std::make_shared<guard::Arguments>(is_owned));
   writer_->look_again();
@@ -407,6 +408,17 @@ bool Watch::is_left_to_us(PyObject* object, Py_ssize_t others) const {
   return Py_REFCNT(object) <= ours + others;
 }
 
+// For people: the variable that holds it, or what it is.
+std::string Watch::name_of(PyObject* object) const {
+  for (auto frame = running.rbegin(); frame != running.rend(); ++frame) {
+    const PyCodeObject* code = (*frame)->code();
+    for (int i = 0; i < code->co_nlocalsplus; ++i)
+      if ((*frame)->value(static_cast<size_t>(i)).object == object)
+        return py::text(PyTuple_GET_ITEM(code->co_localsplusnames, i));
+  }
+  return "the " + py::type_name(object);
+}
+
 // Unknown code has made this object, or may have changed it. What it holds now is checked in front of the stretch.
 void Watch::look_into(NodeId id) {
   if (provenance[id].kind == Node::Kind::Item) {
@@ -420,7 +432,7 @@ void Watch::look_into(NodeId id) {
   std::string what = "a " + py::type_name(object) + " that an unknown function may have changed";
   bool fits_seldom = last_cut_ && last_cut_->stretches.size() > kFormsBehindCut;
   if (!again_ || node.kind != Node::Kind::Register || fits_seldom) return give_up("the call uses " + what);
-  again_->add_root(object, what);
+  again_->add_root(object, name_of(object));
   if (!again_->refusal().empty()) return give_up("the call uses " + what + ": " + again_->refusal());
   if (again_->is_by_identity(from)) return give_up("the call uses " + what);
   if (again_->node_count() > kMostParts) return give_up("the call uses " + what + ", with too many parts");
@@ -436,7 +448,7 @@ void Watch::look_at_part(size_t node, uint32_t root) {
   PyObject* part = again_->seen(node);
   bool is_container = again_->containers().contains(part);
   writer_->hold_part(part);
-  if (again_->is_by_identity(node) && is_left_to_us(part, again_->is_part(node)))
+  if (again_->is_by_identity(node) && is_left_to_us(part, again_->is_part(node) ? kHolders : 0))
     return give_up("the call uses a " + py::type_name(part) + " that an unknown function has made");
   if (changed_.contains(part) || (is_container && (guards.is_owner(part) || guards.pins(part))))
     return give_up("the call uses a " + py::type_name(part) + " that it has found in another way already");

@@ -324,6 +324,7 @@ class Watch {
   void describe_frames(program::Exit* exit, uint32_t result, How how);
   void use_foreign_tensor(NodeId node);
   void look_into(NodeId node);
+  std::string name_of(PyObject* object) const;
   void look_at_part(size_t node, uint32_t root);
   bool is_left_to_us(PyObject* object, Py_ssize_t others = 0) const;
   void add_input(PyObject* tensor, uint32_t number, const std::vector<int>& open);

@@ -198,6 +198,7 @@ def hook_that_removes_itself() -> Case:
     hits=2,
     cuts=(
         "the call runs weakref.ReferenceType, which is not understood",
+        "the call uses a weakref.ReferenceType that an unknown function has made",
         "the call uses a cell that an unknown function may have changed",
     ),
     eager="the call runs weakref.ReferenceType, which is not understood",
