@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import magneto
 import pytest
 import torch
 from lazy_stories import BACKING, check, count, made_model, numbers
@@ -178,6 +179,21 @@ def test_a_block_casts_a_parameter_once(shares: bool) -> None:
     check(story)
 
 
+def test_inference_mode_around_and_inside_the_block() -> None:
+    def story(d: str) -> Any:
+        layer = made_model(lambda: nn.Linear(6, 6), d)
+        x = numbers(d, 4, 6)
+        with torch.inference_mode(), torch.autocast(d, torch.bfloat16):
+            first = layer(layer(x))
+        with torch.autocast(d, torch.bfloat16):
+            with torch.inference_mode():
+                second = layer(x)
+            third = layer(x.clone())
+        return [part.clone() for part in (first, second, third.detach())]
+
+    check(story)
+
+
 def test_casts_do_not_outlive_the_block() -> None:
     layer = made_model(lambda: nn.Linear(3, 3, bias=False), "lazy")
     x = numbers("lazy", 2, 3)
@@ -187,6 +203,21 @@ def test_casts_do_not_outlive_the_block() -> None:
         layer.weight.zero_()
     with torch.autocast("lazy", torch.bfloat16):
         assert layer(x).count_nonzero().item() == 0
+
+
+def test_compiled_functions_have_blocks_of_their_own() -> None:
+    layer = nn.Linear(4, 4)
+
+    def call(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return layer(x) * 2
+
+    x = torch.ones(2, 4)
+    with torch.no_grad():
+        compiled = magneto.compile(call, fullgraph=True)
+        for _ in range(3):
+            assert torch.equal(compiled(x), call(x))
+    assert compiled.variants()[0]["hits"] == 2
 
 
 # ---- training

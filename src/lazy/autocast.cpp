@@ -3,6 +3,8 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
@@ -53,11 +55,36 @@ constexpr std::array<std::string_view, 3> kWidest = {"aten::cat", "aten::index_c
 
 constexpr c10::ScalarType dtype_of(DispatchKey key) { return key == kAutocastToHalf ? at::kHalf : at::kBFloat16; }
 
-// Casts of parameters that an autocast block makes once, as torch does for other devices.
-struct Casts {
-  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  std::mutex lock;
-  std::unordered_map<c10::TensorImpl*, std::pair<Weak, at::Tensor>> made;
+using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+// Casts of parameters that an autocast block makes once, as torch does for other devices. When the outermost block
+// ends, torch drops the casts that it has, among them one of `witness`: so do we when that is gone.
+class Casts {
+ public:
+  at::Tensor find(const at::Tensor& tensor, c10::ScalarType to) {
+    std::unordered_map<c10::TensorImpl*, std::pair<Weak, at::Tensor>> dropped;
+    std::lock_guard lock(lock_);
+    if (witness_cast_.expired()) {
+      dropped.swap(made_);
+      witness_cast_ = Weak(cast_of_witness().getIntrusivePtr());
+    }
+    auto found = made_.find(tensor.unsafeGetTensorImpl());
+    return found != made_.end() && found->second.second.scalar_type() == to ? found->second.second : at::Tensor();
+  }
+  void add(const at::Tensor& tensor, const at::Tensor& cast) {
+    std::lock_guard lock(lock_);
+    made_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::pair(Weak(tensor.getIntrusivePtr()), cast));
+  }
+
+ private:
+  at::Tensor cast_of_witness() const {
+    return at::autocast::cached_cast(at::autocast::get_autocast_dtype(at::kCPU), witness_, at::kCPU);
+  }
+
+  std::mutex lock_;
+  std::unordered_map<c10::TensorImpl*, std::pair<Weak, at::Tensor>> made_;
+  const at::Tensor witness_ = at::zeros({1}, at::kFloat).requires_grad_();
+  Weak witness_cast_{c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
 };
 
 Casts& casts() {
@@ -74,14 +101,9 @@ at::Tensor cast(const at::Tensor& tensor, c10::ScalarType to, c10::ScalarType lo
   bool is_shared = to == lower && tensor.scalar_type() == at::kFloat && tensor.requires_grad() && tensor.is_leaf() &&
                    !tensor.is_view() && at::autocast::is_autocast_cache_enabled();
   if (!is_shared) return tensor.to(to);
-  {
-    std::lock_guard lock(casts().lock);
-    auto found = casts().made.find(tensor.unsafeGetTensorImpl());
-    if (found != casts().made.end() && found->second.second.scalar_type() == to) return found->second.second;
-  }
+  if (at::Tensor known = casts().find(tensor, to); known.defined()) return known;
   at::Tensor made = tensor.to(to);
-  std::lock_guard lock(casts().lock);
-  casts().made.insert_or_assign(tensor.unsafeGetTensorImpl(), std::pair(Casts::Weak(tensor.getIntrusivePtr()), made));
+  casts().add(tensor, made);
   return made;
 }
 
@@ -134,15 +156,11 @@ void add_kernels(std::vector<c10::RegistrationHandleRAII>& held) {
 }  // namespace
 
 void install_autocast() {
+  c10::InferenceMode off(false);
+  casts();                                                     // whose witness is an ordinary tensor
   auto& held = *new std::vector<c10::RegistrationHandleRAII>;  // never destroyed, as the other kernels
   add_kernels<kAutocastToBFloat16>(held);
   add_kernels<kAutocastToHalf>(held);
-}
-
-void forget_casts() {
-  std::unordered_map<c10::TensorImpl*, std::pair<Casts::Weak, at::Tensor>> dropped;
-  std::lock_guard lock(casts().lock);
-  dropped.swap(casts().made);
 }
 
 }  // namespace magneto::lazy

@@ -14,7 +14,4 @@ constexpr c10::DispatchKeySet kAutocastKeys({kAutocastToBFloat16, kAutocastToHal
 // Once per process, for a device over the CPU.
 void install_autocast();
 
-// The outermost block has ended: parameters are cast anew from now on.
-void forget_casts();
-
 }  // namespace magneto::lazy

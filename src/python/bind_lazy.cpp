@@ -11,7 +11,6 @@
 #include <tuple>
 
 #include "cpython/ref.h"
-#include "lazy/autocast.h"
 #include "lazy/device.h"
 #include "lazy/kernels.h"
 #include "python/tensor_objects.h"
@@ -125,7 +124,6 @@ void bind_lazy(nb::module_& module) {
   module.def("lazy_frames", [] { return device().pending_frames(); });
   module.def("lazy_counters", [] { return device().metrics().counters(); });
   module.def("lazy_timers", &timers);
-  module.def("lazy_forget_casts", [] { lazy::forget_casts(); });
   module.def("lazy_clear_metrics", [] { device().metrics().clear(); });
   module.def("lazy_cache_dot", [] { return device().cache_dot(); });
   module.def("lazy_clear_cache", [] { translated([] { device().clear_cache(); }); });

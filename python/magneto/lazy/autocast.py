@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-from magneto import _C
-
 # torch keeps no state of autocast for the device: that of others, which nobody has, is switched with the state of the
 # one below (src/lazy/autocast.h).
 _CARRIERS = {"ipu": torch.bfloat16, "hpu": torch.float16}
@@ -39,4 +37,3 @@ def follow(backing: str) -> None:
     torch.get_autocast_dtype = renamed(torch.get_autocast_dtype)
     torch.set_autocast_enabled = renamed(torch.set_autocast_enabled, switch)
     torch.set_autocast_dtype = renamed(torch.set_autocast_dtype, switch)
-    torch.clear_autocast_cache = renamed(torch.clear_autocast_cache, _C.lazy_forget_casts)
