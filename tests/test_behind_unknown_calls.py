@@ -282,10 +282,7 @@ def test_tensors_keep_their_identity(deed: Callable[..., None]) -> None:
         same = x is batch["x"], labels is batch["labels"], batch["x"] is batch["labels"]
         return y + batch["x"], same, [batch["labels"], x, batch["x"]]
 
-    def make(turn: int) -> tuple[Any, ...]:
-        return batch(turn)
-
-    check(step, make, deed, captures=None)
+    check(step, batch, deed, captures=None)
 
 
 def test_a_state_that_becomes_an_argument() -> None:

@@ -276,7 +276,7 @@ def test_tensors_that_it_has_marked() -> None:
 
 
 def test_marks_for_it_that_the_call_makes() -> None:
-    def call(x: torch.Tensor) -> torch.Tensor:
+    def call(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = x * 2
         torch._dynamo.mark_static_address(y)
         return y + 1, y

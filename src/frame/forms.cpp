@@ -238,6 +238,7 @@ bool conclude(Forms& forms, const Capture& captured, const std::shared_ptr<Varia
 // The next capture goes around the place where this one gave up. False: there is none, or too many are known.
 bool learn_detour(Forms& forms, Capture& captured) {
   static constexpr size_t kMaxDetours = 32;
+  // A reason that captures met before has nothing to do with guarding arguments by content.
   auto is_known = [&](const auto& failure) { return failure.first.starts_with(captured.reason); };
   bool is_about_contents = !forms.by_content.empty() && std::ranges::none_of(forms.failures, is_known);
   bool could_do_otherwise = captured.was_open || is_about_contents;

@@ -323,10 +323,11 @@ class Watch {
   bool cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names, How how);
   void describe_frames(program::Exit* exit, uint32_t result, How how);
   void use_foreign_tensor(NodeId node);
+  void use_foreign_tensor(PyObject* tensor, uint32_t number);
   void look_into(NodeId node);
   std::string name_of(PyObject* object) const;
   void look_at_part(size_t node, uint32_t root);
-  bool is_left_to_us(PyObject* object, Py_ssize_t others = 0) const;
+  bool is_left_to_us(PyObject* object, bool is_part = false) const;
   void add_input(PyObject* tensor, uint32_t number, const std::vector<int>& open);
   bool can_be_put_back(const FrameRun& frame) const;
   void make_opaque(bool keeps_contents);

@@ -75,7 +75,7 @@ Py_ssize_t Writer::references_to(PyObject* object) const {
 }
 
 void Writer::start(program::Program* program) {
-  first_ = program_ == nullptr;
+  has_nodes_ = program_ == nullptr;
   program_ = program;
   at_exit_.clear();
   outputs.clear();
@@ -274,7 +274,7 @@ uint32_t Writer::describe(PyObject* value) {
   if (guard::is_atom(value) || PyFloat_CheckExact(value)) return constant(value);  // NaN is no atom
   if (PySlice_Check(value)) return slice((PySliceObject*)value);
   int node = watch_.contents().node_of(value);
-  if (node >= 0 && first_) return in_program(value, Op::Argument, static_cast<uint32_t>(node));
+  if (node >= 0 && has_nodes_) return in_program(value, Op::Argument, static_cast<uint32_t>(node));
   if (node >= 0) return refuse("an argument that it has lost sight of");
   PyTypeObject* type = Py_TYPE(value);
   if (PyTuple_Check(value)) {
@@ -344,12 +344,13 @@ uint32_t Writer::hold_tensor(NodeId id) {
 }
 
 void Writer::hold_arguments() {
-  if (!first_) return;
-  for (size_t i = 0; i < watch_.contents().node_count(); ++i) {
-    PyObject* object = watch_.contents().seen(i);
-    if (!object || watch_.contents().node_of(object) != static_cast<int>(i) || registers_.contains(object)) continue;
+  if (!has_nodes_) return;
+  const guard::Arguments& contents = watch_.contents();
+  for (size_t i = 0; i < contents.node_count(); ++i) {
+    PyObject* object = contents.seen(i);
+    if (!object || contents.node_of(object) != static_cast<int>(i) || registers_.contains(object)) continue;
     if (Py_REFCNT(object) <= references_to(object)) continue;  // the call has dropped it
-    if (watch_.contents().is_part(i) && !watch_.is_tensor(object) && has_finaliser(Py_TYPE(object)))
+    if (contents.is_part(i) && !watch_.is_tensor(object) && has_finaliser(Py_TYPE(object)))
       watch_.give_up("an argument holds an object with a finaliser (__del__), which unknown code may drop");
     uint32_t result = in_program(object, Op::Argument, static_cast<uint32_t>(i));
     held_arguments.push_back(object);

@@ -29,9 +29,10 @@ class Writer {
   // Of a tensor that nobody has recorded.
   uint32_t hold_tensor(NodeId id);
   uint32_t hold_tensor(PyObject* tensor, size_t node);
-  // Of the contents that the watch knows, which stand for the arguments from now on.
+  // Keeps a part of what the watch knows by content.
   void hold_part(PyObject* part) { parts_.push_back(py::Ref::borrow(part)); }
-  void look_again() { first_ = true; }
+  // What the watch knows by content will be matched in front of this program.
+  void allow_nodes() { has_nodes_ = true; }
   uint32_t constant(PyObject* value);
   // Of what a node stands for, before anything has an effect.
   uint32_t node_register(NodeId id) { return node(id); }
@@ -91,7 +92,7 @@ class Writer {
   std::vector<py::Ref> parts_;                // of the arguments
   const char* verb_ = "stores ";
   int depth_ = 0;
-  bool first_ = true;  // the arguments may still be looked at
+  bool has_nodes_ = true;  // argument nodes can be loaded in this program
 };
 
 }  // namespace magneto::trace

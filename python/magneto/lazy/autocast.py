@@ -9,7 +9,6 @@ import torch
 # torch keeps no state of autocast for the device: that of others, which nobody has, is switched with the state of the
 # one below (src/lazy/autocast.h).
 _CARRIERS = {"ipu": torch.bfloat16, "hpu": torch.float16}
-_set_enabled = torch.set_autocast_enabled
 
 
 def follow(backing: str) -> None:
@@ -26,11 +25,11 @@ def follow(backing: str) -> None:
 
         return called
 
-    enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+    enabled, set_enabled, dtype = torch.is_autocast_enabled, torch.set_autocast_enabled, torch.get_autocast_dtype
 
     def switch() -> None:
         for carrier, to in _CARRIERS.items():
-            _set_enabled(carrier, enabled(backing) and dtype(backing) == to)
+            set_enabled(carrier, enabled(backing) and dtype(backing) == to)
 
     torch._C._is_autocast_available = renamed(torch._C._is_autocast_available)
     torch.is_autocast_enabled = renamed(torch.is_autocast_enabled)

@@ -92,12 +92,18 @@ def register() -> None:
     nn.Module.cpu = _keeping_parameters(nn.Module.cpu, lambda: torch.device("cpu"))
 
 
-_moving = threading.local()  # torch's own flag is the process's: threads that load or move other modules would see it
+class _Moving(threading.local):
+    """Torch's own flag is the process's: threads that load or move other modules would see it."""
+
+    keeps_parameters = False
+
+
+_moving = _Moving()
 
 
 def _swaps_parameters() -> bool:
     """For ``torch.__future__.get_swap_module_params_on_conversion``."""
-    return getattr(_moving, "keeps_parameters", False) or torch.__future__._swap_module_params_on_conversion
+    return _moving.keeps_parameters or torch.__future__._swap_module_params_on_conversion
 
 
 def _keeping_parameters(move: Callable[..., Any], target: Callable[..., torch.device | None]) -> Callable[..., Any]:
@@ -110,7 +116,7 @@ def _keeping_parameters(move: Callable[..., Any], target: Callable[..., torch.de
         from_lazy = device is not None and any(tensor.device.type == "lazy" for tensor in tensors)
         if device is None or (device.type == "lazy") == from_lazy:
             return move(self, *args, **kwargs)
-        before = getattr(_moving, "keeps_parameters", False)
+        before = _moving.keeps_parameters
         _moving.keeps_parameters = True
         try:
             return move(self, *args, **kwargs)
