@@ -127,7 +127,7 @@ def goals(rows: list[dict[str, Any]]) -> list[Goal]:
         count = sum(map(wrong, of))
         return Goal(f"{name}, of {len(of)}", count if of else None, "== 0", count == 0 if of else None)
 
-    compared = [row for row in rows if "incumbent_graphs" in row and row["graphs"]]
+    compared = [row for row in rows if row.get("incumbent_graphs") and row["graphs"]]  # both compile it
     return [
         none("cases left eager", lambda row: row["outcome"].startswith("eager"), rows),
         none(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import magneto
+import magneto.testing
 import pytest
 import torch
 from core import random_objects
@@ -283,6 +284,29 @@ def test_tensors_keep_their_identity(deed: Callable[..., None]) -> None:
         return y + batch["x"], same, [batch["labels"], x, batch["x"]]
 
     check(step, batch, deed, captures=None)
+
+
+@pytest.mark.parametrize("same", ["1111111", "0000000", "1010101", "0011100"])
+def test_a_tensor_that_comes_back_is_the_one_that_was_passed_or_another(same: str) -> None:
+    turns: list[str] = []
+
+    @magneto.disable
+    def unknown(x: Tensor) -> Tensor:
+        return x if turns[-1] == "1" else x.clone()
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor, bool]:
+        y = x + 1
+        z = unknown(y)
+        z.mul_(2)
+        return y + z, y, z is y
+
+    compiled = magneto.compile(f)
+    for turn in same:
+        turns.append(turn)
+        expected, actual = f(torch.ones(3)), compiled(torch.ones(3))
+        assert magneto.testing.same(actual[:2], expected[:2], tol=0)
+        assert actual[2] is expected[2]
+    assert magneto.counters["stats"]["hits"] >= 3
 
 
 def test_a_state_that_becomes_an_argument() -> None:

@@ -67,6 +67,29 @@ def is_measured(x: Tensor) -> int:
     return (x > 0).nonzero().shape[0]
 
 
+def takes_so_many(x: Tensor) -> Any:
+    count = int((x > 0).sum()) % 3 + 2
+    return x.flatten()[:count] * 2, torch.arange(count) + count
+
+
+def takes_the_largest(x: Tensor) -> Any:
+    x = x.flatten()
+    best = int(x.argmax())
+    return x[best] * 2, x - best
+
+
+def thins_out(x: Tensor) -> Tensor:
+    x = x.flatten()
+    order = x.argsort(descending=True)
+    kept: list[int] = []
+    while order.numel() > 0 and len(kept) < 2:
+        best = int(order[0].item())
+        kept.append(best)
+        order = order[1:]
+        order = order[(x[order] - x[best]).abs() > 0.05]
+    return x[torch.tensor(kept)]
+
+
 def is_made_unique(x: Tensor) -> Any:
     values, places = torch.unique(x.clamp(0, 1).round(), return_inverse=True)
     return values * 2, places + 1
@@ -113,9 +136,12 @@ CASES = {
         Case(is_asserted, 1),
         Case(chooses_the_larger),
         Case(becomes_a_list, 1, CALLS - 1),
-        Case(selects),
-        Case(is_measured),
-        Case(is_made_unique),
+        Case(selects, 3, CALLS - 5),
+        Case(is_measured, 2, CALLS - 2),
+        Case(is_made_unique, 3, CALLS - 5),
+        Case(takes_so_many, 2, CALLS - 2),
+        Case(takes_the_largest, 2, CALLS - 2),
+        Case(thins_out, 2, CALLS - 2),
         Case(is_printed, 1, CALLS - 1),
         Case(under_autocast),
         Case(in_other_modes),
@@ -150,6 +176,33 @@ def test_results_are_those_of_eager(name, leave, capsys):
     if case.captures is not None:
         assert stats["captures"] <= case.captures, magneto.counters
     assert magneto.counters["graph_break"]
+
+
+def test_sizes_that_depend_on_contents_stay_open_from_the_second_capture_on() -> None:
+    """Also behind arguments of changing sizes, and without a capture for each size."""
+
+    def kept(x: Tensor, mask: Tensor) -> Any:
+        y = LINEAR(x)[mask]
+        return y.sum(0) / y.shape[0], y
+
+    compiled = magneto.compile(kept)
+    generator = torch.Generator().manual_seed(3)
+    for rows in [8] * 10 + [9, 12, 15, 11] * 5:
+        x, mask = torch.randn(rows, 4, generator=generator), torch.rand(rows, generator=generator) > 0.4
+        mask[:2] = True  # sizes 0 and 1 are never open
+        assert same(compiled(x, mask), kept(x, mask))
+    stats = magneto.counters["stats"]
+    assert stats["captures"] <= 4, magneto.counters["recompile"]
+    assert stats["exits"] <= 3
+
+
+def test_dynamic_false_keeps_the_sizes_of_what_is_asked_fixed() -> None:
+    compiled = magneto.compile(lambda x: x[x > 0] * 2, dynamic=False)
+    for count in range(2, 6):
+        x = torch.cat([torch.ones(count), torch.zeros(8 - count)])
+        assert same(compiled(x), torch.full((count,), 2.0))
+    assert magneto.counters["stats"]["exits"] == 2
+    assert "a tensor that the call asks for is f32[3], was f32[2]" in magneto.counters["recompile"]
 
 
 def test_a_failed_assertion_is_eager_s(capsys):

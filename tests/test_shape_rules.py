@@ -88,6 +88,8 @@ def layouts(tensor: torch.Tensor):
         yield tensor[..., :1].expand(tensor.shape) if tensor.shape[-1] else tensor
     if tensor.dim() == 4:
         yield tensor.contiguous(memory_format=torch.channels_last)
+    if tensor.dim() == 5:
+        yield tensor.contiguous(memory_format=torch.channels_last_3d)
 
 
 def relayout(sample, start: int):
@@ -131,7 +133,7 @@ def sweep(op, dtype: torch.dtype, limit: int, variants: int) -> Compare:
 
 # A kernel refuses an argument, or the layout that we gave it.
 REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError)
-DTYPES = (torch.float32, torch.int64, torch.bool)
+DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
 
 
 @pytest.mark.parametrize("op", op_db, ids=lambda op: op.formatted_name)
@@ -240,6 +242,77 @@ def test_models_train_and_run_with_rules_alone(model, dtype):
     assert not lacking, f"no rule covers {lacking}"
 
 
+def calls_with_numbers(matrix: torch.Tensor, image: torch.Tensor):
+    aten = torch.ops.aten
+    whole = torch.arange(24).reshape(4, 6)
+    for op in (aten.__lshift__, aten.__rshift__):
+        yield op.Scalar, (whole, 1)
+        yield op.Tensor, (whole, whole)
+    for op in (aten.bitwise_left_shift, aten.bitwise_right_shift):
+        yield op.Tensor_Scalar, (whole, 1)
+    for mode in (None, "floor", "trunc"):
+        yield aten.div.Scalar_mode, (whole, 2), {"rounding_mode": mode}
+    yield aten.fmod.Scalar, (image, 0.3)
+    yield aten.fmod.Scalar, (whole, 0.3)
+    yield aten.xlogy.Scalar_Other, (image, 2)
+    yield aten.xlogy.Scalar_Self, (2, whole)
+    for op in (aten.special_xlog1py, aten.special_zeta):
+        yield op.other_scalar, (image, 2)
+        yield op.self_scalar, (2, whole)
+    yield aten.clamp.default, (whole, 2, None)
+    yield aten.clamp_min.default, (whole, 2)
+    yield aten.clamp.Tensor, (matrix, None, torch.rand(6))
+    yield aten.pow.Tensor_Scalar, (whole, 2)
+    yield aten.pow.Scalar, (2, whole)
+    yield aten.masked_fill.Scalar, (whole, whole > 3, 2)
+    yield aten.masked_fill.Scalar, (whole > 5, whole > 3, True)
+    yield aten.where.self, (matrix > 0.5, matrix, whole)
+    yield aten.arange.start_step, (7, -1, -2)
+
+
+def calls_on_grids(image: torch.Tensor):
+    aten = torch.ops.aten
+    volume = torch.rand(2, 3, 4, 5, 6)
+    yield aten.im2col.default, (image, [2, 3], [1, 1], [1, 0], [2, 1])
+    yield aten.col2im.default, (torch.rand(2, 12, 6), [4, 5], [2, 2], [1, 1], [0, 1], [2, 2])
+    yield aten.constant_pad_nd.default, (image, [-1, 0, 0, -1])
+    yield aten.constant_pad_nd.default, (image, [-1, 2])
+    yield aten._upsample_bicubic2d_aa.default, (image, [3, 3], False)
+    for name in ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
+        yield getattr(aten, f"{name}_backward").default, (image, [4, 5], [2, 3, 8, 9], False)
+    for name in ("upsample_nearest2d", "_upsample_nearest_exact2d"):
+        yield getattr(aten, f"{name}_backward").default, (image, [4, 5], [2, 3, 8, 9])
+    for op in (aten.upsample_nearest3d, aten._upsample_nearest_exact3d):
+        yield op.default, (volume, [2, 7, 8])
+    for op in (aten.upsample_nearest3d_backward, aten._upsample_nearest_exact3d_backward):
+        yield op.default, (volume, [4, 5, 6], [2, 3, 2, 9, 4])
+    yield aten.upsample_trilinear3d.default, (volume, [2, 7, 8], False)
+    yield aten.upsample_trilinear3d_backward.default, (volume, [4, 5, 6], [2, 3, 2, 9, 4], False)
+    for op in (aten.reflection_pad3d, aten.replication_pad3d):
+        yield op.default, (volume, [1, 2, 0, 1, 1, 1])
+    for op in (aten.reflection_pad3d_backward, aten.replication_pad3d_backward):
+        yield op.default, (torch.rand(2, 3, 6, 6, 9), volume, [1, 2, 0, 1, 1, 1])
+    for op in (aten.reflection_pad2d_backward, aten.replication_pad2d_backward):
+        yield op.default, (torch.rand(2, 3, 5, 8), image, [1, 2, 0, 1])
+    yield aten.max_pool1d.default, (image[0], [2], [], [1], [1], True)
+    yield aten.max_pool3d_with_indices.default, (volume, [2, 2, 2])
+    yield aten.max_pool3d_with_indices.default, (volume[0], [2, 2, 2])
+    yield aten.avg_pool3d.default, (volume, [2, 2, 2])
+    yield aten.avg_pool3d.default, (volume[0], [2, 2, 2])
+    yield aten._adaptive_avg_pool3d.default, (volume, [2, 2, 2])
+    yield aten.adaptive_max_pool3d.default, (volume, [2, 2, 2])
+    places = torch.zeros(2, 3, 2, 2, 2, dtype=torch.int64)
+    pooled = torch.rand(2, 3, 2, 2, 2)
+    yield aten._adaptive_avg_pool3d_backward.default, (pooled, volume)
+    yield aten.adaptive_max_pool3d_backward.default, (pooled, volume, places)
+    pooled, places = aten.max_pool3d_with_indices(volume, [2, 2, 2])
+    step = [[2, 2, 2], [2, 2, 2], [0, 0, 0]]
+    yield aten.max_pool3d_with_indices_backward.default, (pooled, volume, *step, [1, 1, 1], False, places)
+    yield aten.avg_pool3d_backward.default, (pooled, volume, *step, False, True, None)
+    yield aten.roll.default, (image, [1, 2], [1, 2])
+    yield aten.roll.default, (image[0], [3])
+
+
 def direct_calls():
     """Calls of operators that samples and models do not reach, as (operator, arguments)."""
     aten = torch.ops.aten
@@ -274,6 +347,29 @@ def direct_calls():
         for causal in (False, True):
             attention = aten._scaled_dot_product_flash_attention_for_cpu.default
             yield attention, (heads, key_heads, key_heads, 0.0, causal)
+    yield from calls_with_numbers(matrix, image)
+    yield from calls_on_grids(image)
+    yield aten._logcumsumexp.default, (image, 1)
+    yield aten.all.dims, (mask, [0, 1], True)
+    yield aten.any.dims, (image, [1, 3])
+    yield aten.norm.Scalar, (image, 2)
+    yield aten.normal.float_Tensor, (0.5, image)
+    yield aten.normal.float_float, (0.5, 1.0, [4, 6])
+    yield aten.poisson.default, (image,)
+    for mode in range(3):
+        for padding in (-1, 0):
+            bag = (torch.rand(9, 8), torch.arange(6), torch.tensor([0, 2]), False, mode, False, None, False, padding)
+            yield aten._embedding_bag.default, bag
+            yield aten._embedding_bag_forward_only.default, bag
+            yield aten._embedding_bag.default, (bag[0].bfloat16(), *bag[1:])
+    yield aten.view_as_real.default, (torch.complex(matrix, matrix),)
+    yield aten.view_as_complex.default, (torch.rand(3, 4, 2),)
+    yield aten._conj.default, (torch.complex(matrix, matrix),)
+    yield aten.clone.default, (torch.complex(matrix, matrix).conj(),)
+    yield aten.mul.Tensor, (torch.complex(matrix, matrix), matrix)
+    yield aten.add.Tensor, (torch.complex(matrix, matrix), torch.complex(cube[0], cube[1]).sum())
+    yield aten.div.Tensor, (torch.complex(matrix, matrix), torch.arange(6))
+    yield aten.abs.default, (torch.complex(image, image),)
     rows = torch.rand(12, 16, dtype=torch.bfloat16)
     ends = torch.tensor([4, 12], dtype=torch.int32)
     yield aten._grouped_mm.default, (rows, torch.rand(2, 16, 24, dtype=torch.bfloat16), ends)

@@ -105,8 +105,18 @@ unsigned int mg_assign_type_version(PyTypeObject* type);
 bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyObject** self);
 // Whether the function is generic.
 bool mg_has_type_parameters(PyFunctionObject* function);
-// The dict behind a functools.lru_cache wrapper; NULL if it is not where it is expected.
-PyObject* mg_lru_cache_dict(PyObject* wrapper);
+// Whether CPython has one object for all that are equal to it: a small int.
+bool mg_is_shared_int(PyObject* value);
+// What is behind a functools.lru_cache wrapper.
+typedef struct {
+  PyObject* dict;      // from keys to results, or to links to them
+  PyObject* mark;      // between positional and named arguments in keys
+  Py_ssize_t misses;   // so far
+  bool typed;          // keys end with the types of the arguments
+  bool keeps_results;  // else each call is made
+} mg_lru_cache;
+// False, without an error, if it is not where it is expected.
+bool mg_lru_cache_read(PyObject* wrapper, mg_lru_cache* cache);
 // Where a value of that dict has the result, if it is a link to one: an offset in bytes; else 0.
 ptrdiff_t mg_lru_cache_result(PyObject* value);
 
@@ -182,6 +192,21 @@ mg_frame* mg_frame_push(PyThreadState* thread, PyFunctionObject* function, PyCod
 // Drops what an unlinked frame holds (its frame object keeps it if somebody keeps that) and gives its memory back.
 void mg_frame_clear(PyThreadState* thread, mg_frame* frame);
 
+// A frame that does not run, but stands at an instruction for others to see, who cannot see its stack. Values have
+// numbers.
+#define MG_EMPTY UINT32_MAX
+typedef struct {
+  uint32_t function;
+  PyCodeObject* code;
+  int32_t index;           // of the instruction
+  const uint32_t* locals;  // with cells and free variables; MG_EMPTY: unbound
+} mg_standing_frame;
+
+// Makes it the innermost frame. A value may be NULL: not all have to be known. False: error set.
+bool mg_frame_put_up(PyThreadState* thread, const mg_standing_frame* standing, PyObject* const* values);
+// Ends so many of these, from the innermost on. No error may be set.
+void mg_frames_take_down(PyThreadState* thread, int count);
+
 // Makes the frame the current one while somebody else than CPython runs it.
 mg_frame* mg_frame_take(PyThreadState* thread, mg_frame* frame);
 // Gives it back; `stack_pointer` and the last executed code unit are what CPython will find.
@@ -236,10 +261,6 @@ bool mg_snapshot_take(PyThreadState* thread, mg_frame* innermost, int count, mg_
 // NULL: the error that leaves it. If an error is set when it is called, the innermost frame's instruction raised it.
 // An outermost frame of a generator behaves as in next(). The snapshots are used up, even on errors.
 PyObject* mg_resume(PyThreadState* thread, mg_snapshot** chain, int count);
-// Makes a call while the frames, outermost first, stand where they are: whoever looks at frames sees them. They need
-// not have all their values, and none is of a generator. The snapshots are used up.
-PyObject* mg_call_in_frames(PyThreadState* thread, mg_snapshot** chain, int count, PyObject* callable,
-                            PyObject* const* args, size_t positional, PyObject* keyword_names);
 // A generator or coroutine that has not started and holds nothing, for snapshots to name. NULL: error set.
 PyObject* mg_new_generator(PyThreadState* thread, PyFunctionObject* function, PyCodeObject* code);
 // A generator or coroutine that is suspended at the snapshot, whose stack lacks the value that will be sent. The

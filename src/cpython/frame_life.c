@@ -26,7 +26,9 @@ static PyObject** push_chunk(PyThreadState* thread, size_t slots) {
   return &chunk->data[previous ? 0 : 1];
 }
 
-mg_frame* mg_frame_push(PyThreadState* thread, PyFunctionObject* function, PyCodeObject* code, PyObject* names) {
+// The first `filled` locals are left for the caller to fill.
+static mg_frame* push(PyThreadState* thread, PyFunctionObject* function, PyCodeObject* code, PyObject* names,
+                      int filled) {
 #if PY_VERSION_HEX >= 0x030c0000
   int slots = code->co_framesize;
 #else
@@ -39,15 +41,19 @@ mg_frame* mg_frame_push(PyThreadState* thread, PyFunctionObject* function, PyCod
   mg_frame* frame = (mg_frame*)base;
   Py_INCREF(function);
 #if PY_VERSION_HEX >= 0x030c0000
-  _PyFrame_Initialize(frame, function, Py_XNewRef(names), code, 0);
+  _PyFrame_Initialize(frame, function, Py_XNewRef(names), code, filled);
 #else
   _PyFrame_InitializeSpecials(frame, function, names, code->co_nlocalsplus);
   Py_SETREF(frame->f_code, (PyCodeObject*)Py_NewRef(code));
   frame->prev_instr = _PyCode_CODE(code) - 1;
-  memset(frame->localsplus, 0, sizeof(PyObject*) * (size_t)code->co_nlocalsplus);
+  for (int i = filled; i < code->co_nlocalsplus; ++i) frame->localsplus[i] = NULL;
 #endif
   frame->previous = CURRENT_FRAME(thread);
   return frame;
+}
+
+mg_frame* mg_frame_push(PyThreadState* thread, PyFunctionObject* function, PyCodeObject* code, PyObject* names) {
+  return push(thread, function, code, names, 0);
 }
 
 #if PY_VERSION_HEX >= 0x030d0000
@@ -123,3 +129,45 @@ void mg_frame_clear(PyThreadState* thread, mg_frame* frame) {
 }
 
 #endif
+
+// ---- frames that only stand there
+
+// Who reads the local variables of a frame expects cells for the free ones.
+static void add_closure(mg_frame* frame, PyFunctionObject* function, PyCodeObject* code) {
+  PyObject** free_variables = &frame->localsplus[code->co_nlocalsplus - code->co_nfreevars];
+  for (int i = 0; i < code->co_nfreevars; ++i)
+    if (!free_variables[i]) free_variables[i] = Py_NewRef(PyTuple_GET_ITEM(function->func_closure, i));
+}
+
+// CPython 3.13 lets others write to local variables, and takes what it finds in the place of a cell for one.
+static void add_cells(mg_frame* frame, PyCodeObject* code) {
+  if (PY_VERSION_HEX < 0x030d0000 || !code->co_ncellvars) return;
+  for (int i = 0; i < code->co_nlocalsplus; ++i) {
+    bool is_cell = PyBytes_AS_STRING(code->co_localspluskinds)[i] & CO_FAST_CELL;
+    if (!is_cell || frame->localsplus[i]) continue;
+    frame->localsplus[i] = PyCell_New(NULL);
+    if (!frame->localsplus[i]) PyErr_Clear();
+  }
+}
+
+bool mg_frame_put_up(PyThreadState* thread, const mg_standing_frame* standing, PyObject* const* values) {
+  PyFunctionObject* function = (PyFunctionObject*)values[standing->function];
+  PyCodeObject* code = standing->code;
+  mg_frame* frame = push(thread, function, code, NULL, code->co_nlocalsplus);
+  if (!frame) return false;
+  for (int i = 0; i < code->co_nlocalsplus; ++i)
+    frame->localsplus[i] = standing->locals[i] == MG_EMPTY ? NULL : Py_XNewRef(values[standing->locals[i]]);
+  add_closure(frame, function, code);
+  add_cells(frame, code);
+  EXECUTING(frame) = _PyCode_CODE(code) + standing->index;
+  link_frame(thread, frame);
+  return true;
+}
+
+void mg_frames_take_down(PyThreadState* thread, int count) {
+  for (; count; --count) {
+    mg_frame* frame = CURRENT_FRAME(thread);
+    unlink_frame(thread, frame);
+    mg_frame_clear(thread, frame);
+  }
+}

@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include "internal/pycore_dict.h"
+#include "internal/pycore_long.h"
 #include "internal/pycore_moduleobject.h"
 #include "internal/pycore_object.h"
 #if PY_VERSION_HEX >= 0x030d0000
@@ -277,7 +278,14 @@ bool mg_method_wrapper(PyObject* object, PyWrapperDescrObject** descriptor, PyOb
   return true;
 }
 
-PyObject* mg_lru_cache_dict(PyObject* wrapper) {
+bool mg_is_shared_int(PyObject* value) {
+  int overflow;
+  if (!PyLong_CheckExact(value)) return false;
+  long number = PyLong_AsLongAndOverflow(value, &overflow);
+  return !overflow && number >= -_PY_NSMALLNEGINTS && number < _PY_NSMALLPOSINTS;
+}
+
+bool mg_lru_cache_read(PyObject* wrapper, mg_lru_cache* cache) {
   struct lru_cache {
     PyObject_HEAD
     void *previous, *next;
@@ -285,18 +293,21 @@ PyObject* mg_lru_cache_dict(PyObject* wrapper) {
     PyObject *key, *result;
     void* call;
     int typed;
-    PyObject* cache;
+    PyObject* dict;
     Py_ssize_t hits;
     PyObject* function;
+    Py_ssize_t limit, misses;
+    PyObject* mark;
   };
   struct lru_cache* lru = (struct lru_cache*)wrapper;
-  if (Py_TYPE(wrapper)->tp_basicsize < (Py_ssize_t)sizeof *lru) return NULL;
+  if (Py_TYPE(wrapper)->tp_basicsize < (Py_ssize_t)sizeof *lru) return false;
   // The layout is private: believe it only if the function is where it says.
   PyObject* function = PyObject_GetAttrString(wrapper, "__wrapped__");
   if (!function) PyErr_Clear();
-  bool as_expected = function && lru->function == function;
+  bool as_expected = function && lru->function == function && lru->dict && PyDict_CheckExact(lru->dict);
   Py_XDECREF(function);
-  return as_expected && lru->cache && PyDict_CheckExact(lru->cache) ? lru->cache : NULL;
+  if (as_expected) *cache = (mg_lru_cache){lru->dict, lru->mark, lru->misses, lru->typed != 0, lru->limit != 0};
+  return as_expected;
 }
 
 ptrdiff_t mg_lru_cache_result(PyObject* value) {

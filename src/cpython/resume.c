@@ -282,6 +282,10 @@ static bool prepare(plan* p, int position, mg_snapshot* snapshot, mg_frame* fram
   }
   unlink_frame(p->thread, frame);
   if (inner.value && inner.returned && is_next) stop_iteration(move(&inner.value));
+  if (inner.value && snapshot->instead && inner.value != Py_None) {
+    PyErr_Format(PyExc_TypeError, "__init__() should return None, not '%.200s'", Py_TYPE(inner.value)->tp_name);
+    Py_CLEAR(inner.value);
+  }
   if (!inner.value) return handle(p->thread, frame, snapshot->index);
   take_result(frame, snapshot, inner);
   return true;
@@ -387,38 +391,4 @@ PyObject* mg_resume(PyThreadState* thread, mg_snapshot** chain, int count) {
   }
   free_all(chain, count);
   return result.value;
-}
-
-// ---- frames that only stand there
-
-// Who reads the local variables of a frame expects cells for the free ones.
-static void add_closure(mg_snapshot* snapshot) {
-  PyCodeObject* code = snapshot->code;
-  PyObject* closure = snapshot->function->func_closure;
-  int first = code->co_nlocalsplus - code->co_nfreevars;
-  for (int i = 0; i < code->co_nfreevars; ++i)
-    if (!snapshot->values[first + i]) snapshot->values[first + i] = Py_NewRef(PyTuple_GET_ITEM(closure, i));
-}
-
-PyObject* mg_call_in_frames(PyThreadState* thread, mg_snapshot** chain, int count, PyObject* callable,
-                            PyObject* const* args, size_t positional, PyObject* keyword_names) {
-  if (!count) return PyObject_Vectorcall(callable, args, positional, keyword_names);
-  mg_snapshot* snapshot = chain[0];
-  mg_frame* frame = mg_frame_push(thread, snapshot->function, snapshot->code, snapshot->names);
-  if (!frame) {
-    free_all(chain, count);
-    return NULL;
-  }
-  add_closure(snapshot);
-  fill(frame, snapshot);
-  EXECUTING(frame) = _PyCode_CODE(snapshot->code) + snapshot->index;
-  free_all(chain, 1);
-  link_frame(thread, frame);
-  PyObject* result = mg_call_in_frames(thread, chain + 1, count - 1, callable, args, positional, keyword_names);
-  unlink_frame(thread, frame);
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  mg_frame_clear(thread, frame);
-  PyErr_Restore(type, value, traceback);
-  return result;
 }

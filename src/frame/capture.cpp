@@ -58,18 +58,18 @@ PyObject* FunctionCall::run(trace::Watch* watch) {
 }
 
 Capture capture(RealCall& call, bool whole, const Variant* base, std::shared_ptr<guard::Arguments> arguments,
-                const std::vector<py::Ref>& open_keys, const std::vector<trace::Detour>& detours) {
+                const trace::Leeway& leeway, const std::vector<trace::Detour>& detours) {
   Capture capture;
   if (!arguments->refusal().empty()) {
     capture.reason = arguments->refusal();
     capture.result = py::Ref::steal(call.run(nullptr));
     return capture;
   }
-  capture.was_open = !open_keys.empty() || !arguments->open().empty();
+  capture.was_open = !leeway.empty() || !arguments->open().empty();
   double start = now_ms();
   HookScope hook;
   auto variant = std::make_shared<Variant>();
-  trace::Watch watch(*arguments, variant.get(), &variant->program, open_keys);
+  trace::Watch watch(*arguments, variant.get(), &variant->program, leeway);
   watch.guards.expect_many();
   watch.may_cut = !whole;
   watch.detours = detours;
@@ -94,7 +94,9 @@ Capture capture(RealCall& call, bool whole, const Variant* base, std::shared_ptr
   capture.where = watch.where();
   if (!watch.has_program()) return capture;
   capture.breaks = std::move(watch.breaks);
+  capture.pins_answers = watch.pins_answers && !watch.opens_answers;
   capture.depth = static_cast<int>(watch.depth);
+  capture.pays = watch.pays();
   capture.added = watch.outcome == trace::Watch::Outcome::Added;
   if (watch.outcome != trace::Watch::Outcome::Own) return capture;
   capture.pinned = guard::difference(arguments->open(), watch.left_open);
@@ -106,6 +108,7 @@ Capture capture(RealCall& call, bool whole, const Variant* base, std::shared_ptr
   capture.reads = std::move(watch.first_reads);
   capture.variant->arguments = std::move(arguments);
   capture.variant->detours = detours.size();
+  capture.variant->is_open = capture.was_open;
   capture.variant->watch_ms = called - start;
   capture.variant->build_ms = now_ms() - called;
   return capture;

@@ -10,6 +10,7 @@
 #include "program/program.h"
 #include "runtime/state.h"
 #include "trace/detours.h"
+#include "trace/leeway.h"
 
 namespace magneto::frame {
 
@@ -25,6 +26,11 @@ struct Variant : guard::Entry {
   int64_t capture_in = -1;  // so many more calls; -1: not at all
   int depth = 0;            // of Python calls, which the program does not make
   size_t detours = 0;       // how many were known when it was captured
+  bool is_open = false;     // it was captured so that sizes and numbers may be any
+  bool pays = false;        // for one of its captures at least
+
+  // As a form for the same calls.
+  bool is_better_than(const Variant& other) const { return detours > other.detours || (is_open && !other.is_open); }
 };
 
 // A call that is to be made for real, exactly once, and what it is made with.
@@ -57,10 +63,12 @@ struct Capture {
   bool met_forbidden = false;        // magneto.forbid_in_graph
   std::string reason, where;
   int depth = 0;                         // of Python calls
+  bool pays = false;                     // see trace::Watch
   std::vector<std::string> breaks;       // why the program is in several parts
   std::vector<guard::Read> reads;        // the guards of the variant, to be put into the function's trie
   guard::RootNames roots;                // what they start from
   bool was_open = false;                 // sizes or numbers were to stay open
+  bool pins_answers = false;             // those that the call asks for did not
   std::string broken_promise;            // a size that was marked dynamic, but had to be fixed: which, and where
   std::vector<guard::Opening> pinned;    // what was to stay open and did not
   std::optional<trace::Detour> stumble;  // where it gave up, if another capture can go around that
@@ -68,9 +76,9 @@ struct Capture {
 
 // Runs the call exactly once, whatever happens. `whole`: a call that runs something unknown is not captured. `base`: a
 // variant whose guards hold, but which could not finish such a call; what is new is added to it. May be null.
-// `arguments` are those of the call; `open_keys` and `detours`: see trace::Watch.
+// `arguments` are those of the call; `detours`: see trace::Watch.
 Capture capture(RealCall& call, bool whole, const Variant* base, std::shared_ptr<guard::Arguments> arguments,
-                const std::vector<py::Ref>& open_keys, const std::vector<trace::Detour>& detours);
+                const trace::Leeway& leeway, const std::vector<trace::Detour>& detours);
 
 // What people call the objects that the guards of `function` start from.
 guard::RootNames name_roots(PyObject* function, const guard::Arguments& arguments);

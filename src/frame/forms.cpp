@@ -143,6 +143,11 @@ std::vector<guard::Opening> what_to_open(const Forms& forms, const RealCall& cal
   return arguments.with_marks(std::move(open), forms.pinned);
 }
 
+std::vector<guard::Opening> what_is_open(const Forms& forms, const Variant& base) {
+  bool has_same_nodes = base.arguments->by_content() == forms.by_content;
+  return has_same_nodes ? base.arguments->open() : std::vector<guard::Opening>();
+}
+
 // Objects in place of which another one is passed now may well be another one each time.
 void note_other_objects(Forms& forms, const RealCall& call) {
   if (forms.needs_identity) return;
@@ -247,6 +252,13 @@ bool learn_detour(Forms& forms, Capture& captured) {
   return true;
 }
 
+void open_less(Forms& forms) {
+  if (std::exchange(forms.open_answers, false))
+    ++forms.answers_opened_in_vain;
+  else
+    forms.cannot_open = true, forms.open_keys.clear();
+}
+
 // `is_wiser`: the next capture will do better.
 void note_capture(Forms& forms, Capture& captured, const Variant* base, bool is_wiser) {
   if (captured.broken_promise.empty())
@@ -258,7 +270,7 @@ void note_capture(Forms& forms, Capture& captured, const Variant* base, bool is_
   else if (captured.met_forbidden || !captured.broken_promise.empty())
     --forms.captures;  // it is to be met again
   else if (captured.was_open)
-    forms.cannot_open = true, forms.open_keys.clear();  // with fixed sizes it may well go
+    open_less(forms);  // with fixed sizes it may well go
   else if (!forms.by_content.empty() && !base && !is_wiser)
     rely_on_identity(forms);
   else if (!base && !is_wiser && (captured.result || !forms.wishes->whole))
@@ -269,8 +281,9 @@ void note_capture(Forms& forms, Capture& captured, const Variant* base, bool is_
 // What is left of a call that could not be watched to its end would serve calls of all sizes, and none of them to their
 // end, although fixed sizes go further, for all that is known.
 bool opened_in_vain(const Forms& forms, const Capture& captured) {
-  bool is_part = captured.variant && captured.result && !captured.reason.empty();
-  return is_part && captured.was_open && !forms.failures.count(with_place(captured.reason, captured.where));
+  if (!captured.variant || !captured.result || !captured.was_open) return false;
+  if (captured.reason.empty()) return forms.open_answers && captured.pins_answers;
+  return !forms.failures.count(with_place(captured.reason, captured.where));
 }
 
 // Watches this call. `base`: a variant that fits, but could not finish an earlier call.
@@ -278,16 +291,17 @@ PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> ba
   ++forms.captures;
   runtime::count("stats", "captures");
   if (!tell_compilation(forms, true)) return nullptr;
-  std::vector<guard::Opening> open = base ? std::vector<guard::Opening>() : what_to_open(forms, call);
+  std::vector<guard::Opening> open = base ? what_is_open(forms, *base) : what_to_open(forms, call);
   Capture captured = capture(call, forms.wishes->whole, base.get(), arguments_of(forms, call, std::move(open)),
-                             forms.open_keys, forms.detours);
-  if (opened_in_vain(forms, captured)) captured.variant.reset();
-  bool is_wiser = learn_detour(forms, captured);
+                             {forms.open_keys, forms.open_answers}, forms.detours);
+  bool in_vain = opened_in_vain(forms, captured);
+  if (in_vain) captured.variant.reset();
+  bool is_wiser = learn_detour(forms, captured) || (in_vain && forms.open_answers);
   if (base) base->captures_in_vain = captured.added || is_wiser ? 0 : base->captures_in_vain + 1;
-  if (base && captured.variant && base->detours < captured.variant->detours) drop_variant(forms, base);
+  if (base && captured.variant && captured.variant->is_better_than(*base)) drop_variant(forms, base);
   std::shared_ptr<Variant> filled = captured.variant ? captured.variant : captured.added ? base : nullptr;
   if (is_wiser && (filled || base)) (filled ? filled : base)->capture_in = 0;
-  if (filled) filled->depth = std::max(filled->depth, captured.depth);
+  if (filled) filled->depth = std::max(filled->depth, captured.depth), filled->pays |= captured.pays;
   {
     py::ErrorAside aside;
     note_capture(forms, captured, base.get(), is_wiser);
@@ -307,13 +321,16 @@ bool may_capture_more(const Forms& forms) {
 }
 
 // CPython had to finish a call: plans a capture that adds what was missing.
-void note_left(Forms& forms, Variant& variant, const std::string& why) {
+void note_left(Forms& forms, Variant& variant, const program::Misfit& misfit) {
+  static constexpr int kAttempts = 2;  // to leave open what is asked for
   runtime::count("stats", "exits");
+  bool can_open = !variant.is_open && may_open(forms) && forms.answers_opened_in_vain < kAttempts;
+  forms.open_answers |= misfit.is_numeric && can_open;
   if (variant.capture_in >= 0 || variant.captures_in_vain >= config().capture_attempts) return;
   variant.capture_in = variant.captures_in_vain;
-  runtime::count("recompile", why);
-  ++forms.misses[why];
-  runtime::log(runtime::Log::Guards, forms.name + ": will be captured again because " + why);
+  runtime::count("recompile", misfit.why);
+  ++forms.misses[misfit.why];
+  runtime::log(runtime::Log::Guards, forms.name + ": will be captured again because " + misfit.why);
 }
 
 constexpr const char* kCapturedTooOften = "the function was captured too often (recapture_limit)";
@@ -357,14 +374,26 @@ PyObject* miss_by_order(Forms& forms, RealCall& call) {
   return nullptr;
 }
 
+void stay_eager(Forms& forms, const std::string& reason) {
+  note_failure(forms, reason, "");
+  forms.failures_in_a_row = config().capture_attempts;
+  forms.drop_variants();
+}
+
 // What detours have made possible is of no use if something is another one in each call.
 void give_up_if_in_vain(Forms& forms) {
   static constexpr size_t kCaptures = 4;
   bool any_hit = std::ranges::any_of(forms.variants, [](const auto& variant) { return variant->hits > 0; });
   if (forms.detours.empty() || any_hit || forms.variants.size() < kCaptures) return;
-  note_failure(forms, "none of the compiled forms has fitted another call", "");
-  forms.failures_in_a_row = config().capture_attempts;
-  forms.drop_variants();
+  stay_eager(forms, "none of the compiled forms has fitted another call");
+}
+
+// What hardly does anything between one unknown call and the next is slower than plain Python, and by now it has been
+// called often enough for that to matter.
+bool gave_up_as_too_slow(Forms& forms) {
+  if (std::ranges::any_of(forms.variants, [](const auto& variant) { return variant->pays; })) return false;
+  stay_eager(forms, "the call does little but run what is not understood, which takes less time uncompiled");
+  return true;
 }
 
 // No variant fits: watch this call, if that may still pay.
@@ -408,16 +437,18 @@ std::shared_ptr<Variant> find_variant(Forms& forms, const CallArguments& call, M
 }
 
 PyObject* call_form(Forms& forms, RealCall& call) {
+  static constexpr int64_t kTrialRuns = 128;
   PyThreadState* thread = PyThreadState_Get();
   if (mg_is_tracing_lines(thread)) return miss(forms, call);
   Matched matched;
   std::vector<const guard::Entry*> diverged;
   while (std::shared_ptr<Variant> variant = find_variant(forms, call.arguments, matched, diverged)) {
     if (mg_recursion_left(thread) < variant->depth) return call.run(nullptr);  // which raises RecursionError
+    if (variant->hits == kTrialRuns && gave_up_as_too_slow(forms)) return call.run(nullptr);
     if (variant->capture_in >= 0 && variant->capture_in-- == 0 && may_capture_more(forms))
       return capture_call(forms, call, std::move(variant));
     program::End end;
-    std::string why_left;
+    program::Misfit why_left;
     PyObject* result =
         variant->program.run(matched.values, matched.tensors, &end, variant->capture_in < 0 ? &why_left : nullptr);
     if (end == program::End::Diverged) {

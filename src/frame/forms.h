@@ -46,6 +46,8 @@ struct Forms {
   std::vector<std::string> by_content;             // names of arguments that are another object in each call
   bool needs_identity = false;                     // a capture that did not rely on which objects these are has failed
   std::vector<py::Ref> open_keys;  // names of attributes and the like that hold another number or tensor in each call
+  bool open_answers = false;       // numbers and sizes that the call asks for are others in each call
+  int answers_opened_in_vain = 0;  // captures that were to leave these open, but could not
   std::vector<trace::Detour> detours;  // around what captures did not understand
   std::vector<guard::Opening> pinned;  // sizes and numbers that the function relies on, so that they are not opened
   std::map<std::string, int64_t> failures, misses, breaks;

@@ -13,7 +13,8 @@ struct Search {
   int left = 1000;  // objects to look at; more are not worth the time
 
   bool is_quiet(PyObject* object) {
-    if (!object || is_atom(object) || Py_REFCNT(object) > ours) return true;
+    if (!object || Py_REFCNT(object) > ours || is_atom(object)) return true;
+    if (PyType_Check(object)) return true;  // it refers to itself: the collector ends it some time
     PyTypeObject* type = Py_TYPE(object);
     if (type->tp_finalize || type->tp_del || has_weak_references(object) || --left < 0) return false;
     if (PyFunction_Check(object)) {  // its globals outlive it

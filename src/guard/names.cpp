@@ -126,6 +126,7 @@ std::string Names::describe_failure(const Read& failed) const {
     case Access::List:
     case Access::Set:
     case Access::Order: return "the contents of `" + name_of(failed.owner) + "` were changed";
+    case Access::Entry: return "a function that is cached (functools.lru_cache) has forgotten a result";
     case Access::Number: return "`" + name_of(failed.owner) + "` has another length";
     case Access::AbcRegistry: return "a class was registered with an abstract base class";
     case Access::RecursionLimit: return "the recursion limit was changed";
@@ -139,6 +140,7 @@ std::pair<std::string, std::string> Names::describe(const Read& read) const {
     case Access::List:
     case Access::Set: return {name_of(read.owner), "holds the same items"};
     case Access::Order: return {name_of(read.owner), "has the same order"};
+    case Access::Entry: return {"a function that is cached", "has its result"};
     case Access::Number: return {name_of(read.owner), PyType_Check(read.owner) ? "unchanged" : "has the same length"};
     case Access::Specials: return {name_of(read.owner), "has the same special methods"};
     case Access::AbcRegistry: return {"abstract base classes", "unchanged"};
@@ -156,6 +158,7 @@ void describe_reads(const std::vector<const Read*>& reads, std::vector<std::stri
                                            "sizes are unchanged",
                                            "items of dicts are unchanged",
                                            "dicts hold the same items in the same order",
+                                           "cached functions have the results they had",
                                            "lists hold the same items",
                                            "attributes of classes are unchanged",
                                            "classes have the special methods they had",

@@ -232,12 +232,25 @@ PyObject* find_key(PyObject* dict, PyObject* key) {
   return nullptr;
 }
 
+namespace {
+
+// Compares no keys: a look-up might call their __eq__.
+PyObject* find_entry(PyObject* dict, PyObject* key) {
+  Py_ssize_t position = 0;
+  PyObject *candidate, *value;
+  while (PyDict_Next(dict, &position, &candidate, &value))
+    if (candidate == key) return value;
+  return nullptr;
+}
+
+}  // namespace
+
 // ---- checking
 
 bool Read::verify() {
   auto accept = [&](PyObject* now) {
     if (now == value) return true;
-    if (!now || !held || !same_atom(now, value)) return false;  // a value that is not held may be gone
+    if (!now || !held || exact || !same_atom(now, value)) return false;  // a value that is not held may be gone
     held = py::Ref::borrow(now);
     value = now;
     return true;
@@ -247,6 +260,7 @@ bool Read::verify() {
     case Access::Number: return field(owner, offset) == value;
     case Access::Key: return PyDict_Check(owner) && accept(find_key(owner, key.get()));
     case Access::Items: return PyDict_Check(owner) && verify_items(owner, *contents);
+    case Access::Entry: return PyDict_Check(owner) && find_entry(owner, key.get()) == value;
     case Access::List: return PyList_Check(owner) && verify_list(owner, *contents);
     case Access::Name: return PyType_Check(owner) && _PyType_Lookup((PyTypeObject*)owner, key.get()) == value;
     case Access::Specials:
@@ -265,10 +279,10 @@ bool Read::verify() {
 }
 
 bool Read::same_as(const Read& other) const {
-  if (access != other.access || owner != other.owner || offset != other.offset) return false;
+  if (access != other.access || owner != other.owner || offset != other.offset || exact != other.exact) return false;
   if (!same_value(key.get(), other.key.get()) || !contents != !other.contents) return false;
   if (contents) return contents->items == other.contents->items && contents->slots == other.contents->slots;
-  return value == other.value || (held && other.held && same_atom(value, other.value));
+  return value == other.value || (!exact && held && other.held && same_atom(value, other.value));
 }
 
 int Read::traverse(visitproc visit, void* arg) const {
@@ -295,7 +309,8 @@ namespace {
 uint64_t version_of(Access access, PyObject* owner) {
   switch (access) {
     case Access::Key:
-    case Access::Items: return mg_dict_version_word(owner) ? *mg_dict_version_word(owner) : 0;
+    case Access::Items:
+    case Access::Entry: return mg_dict_version_word(owner) ? *mg_dict_version_word(owner) : 0;
     case Access::Name:
     case Access::Specials:
       return mg_type_version((PyTypeObject*)owner) ? *mg_type_version_word((PyTypeObject*)owner) : 0;
@@ -448,18 +463,21 @@ void Reads::read_items(PyObject* dict) {
     if (py::Ref order = keys_in_order(dict)) add_contents(Access::Order, dict, list_contents(order.get()));
 }
 
-void Reads::read_cache(PyObject* dict, PyObject* found) {
-  if (whole_.insert(dict)) {
+void Reads::read_cache(PyObject* dict, PyObject* key, PyObject* found) {
+  if (key) {
+    if (pairs_.insert(dict, key)) add(Access::Entry, dict, find_entry(dict, key), key);
+  } else if (whole_.insert(dict)) {
     auto contents = dict_contents(dict);
     for (PyObject* item : contents->items) contents->held.push_back(py::Ref::borrow(item));
     add_contents(Access::Items, dict, std::move(contents));
   }
   // A cache of limited size keeps results in links, which it uses again for other results.
   Py_ssize_t position = 0;
-  PyObject *key, *link;
-  while (PyDict_Next(dict, &position, &key, &link)) {
+  PyObject *each, *link;
+  while (PyDict_Next(dict, &position, &each, &link)) {
     ptrdiff_t place = mg_lru_cache_result(link);
-    if (place && field(link, place) == found && pairs_.insert(link, found)) add_field(link, place, "result");
+    bool has_it = place && (!key || each == key) && field(link, place) == found;
+    if (has_it && pairs_.insert(link, found)) add_field(link, place, "result");
   }
 }
 
@@ -604,6 +622,7 @@ bool vouches(const Read& read) {
     case Access::Field:
     case Access::Key:
     case Access::Items:
+    case Access::Entry:
     case Access::List:
     case Access::Set:
     case Access::Name:
@@ -613,6 +632,15 @@ bool vouches(const Read& read) {
 }
 
 }  // namespace
+
+bool Reads::pin_identity(PyObject* value) {
+  for (Read& read : reads_) {
+    if (read.value != value) continue;
+    if (!vouches(read)) return false;  // it is computed anew each time
+    read.exact = true;
+  }
+  return true;
+}
 
 bool Reads::pins(PyObject* object) {
   for (; pinning_reads_ < reads_.size(); ++pinning_reads_) {

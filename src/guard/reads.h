@@ -20,6 +20,7 @@ enum class Access : uint8_t {
   Number,          // eight bytes that are no pointer to an object, at a fixed place inside the owner
   Key,             // what a dict holds under a key
   Items,           // all keys and values of a dict, in order
+  Entry,           // a dict holds this very object under that very key
   List,            // all that a list holds
   Name,            // what a class finds under a name, through its bases
   Specials,        // the special methods of a class, and its bases
@@ -51,11 +52,12 @@ struct Read {
   PyObject* owner;     // borrowed, unless `root` holds it
   PyObject* value;     // borrowed, unless `held` holds it; null: there was none
   const char* label;   // of a Field: what people call it, or null
-  py::Ref key;         // of a Key, Name or Getter
+  py::Ref key;         // of a Key, Entry, Name or Getter
   py::Ref held;        // the value, if it is an atom or cannot lead to the user's objects
   py::Ref root;        // the owner, if no earlier read leads to it
   std::shared_ptr<Contents> contents;
   bool only_dicts = false;  // of a Field: nothing else can stand there
+  bool exact = false;       // another object will not do, even if it is equal
   bool outdated = false;    // the call itself has changed the owner since
 
   // Whether it still holds. Takes note of an equal atom in place of the one it had.
@@ -86,7 +88,8 @@ class Reads {
   bool read_key(PyObject* dict, PyObject* key);  // `key` is an atom, and looking it up runs no Python code now
   bool read_key(PyObject* dict, PyObject* key, PyObject* value);  // that find_key found, or null
   void read_items(PyObject* dict);
-  void read_cache(PyObject* dict, PyObject* found);  // of functools.lru_cache, which found this in it
+  // Of functools.lru_cache, which found this result in it, in the entry with this very key; null: who knows where.
+  void read_cache(PyObject* dict, PyObject* key, PyObject* found);
   void read_list(PyObject* list);
   void read_set(PyObject* set);
   void read_cell(PyObject* cell, PyObject* value);  // that it held, or null
@@ -109,6 +112,8 @@ class Reads {
   bool has_state_tensor(PyObject* tensor) const { return state_tensor_set_.contains(tensor); }
   // All that the list, dict or set contains.
   bool has_read_all(PyObject* container) const { return whole_.contains(container); }
+  // From now on what was read has to be this very value wherever it was found. False: some reads cannot tell.
+  bool pin_identity(PyObject* value);
   // Whether a read leads to this very object.
   bool pins(PyObject* object);
   size_t size() const { return reads_.size(); }

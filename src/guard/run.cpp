@@ -51,7 +51,8 @@ void Run::compile() {
         if (read.only_dicts && read.value) dicts.insert(read.value);
         break;
       case Access::Key:
-      case Access::Items: versioned(i, mg_dict_version_word(read.owner), true); break;
+      case Access::Items:
+      case Access::Entry: versioned(i, mg_dict_version_word(read.owner), true); break;
       case Access::Name:
       case Access::Specials: versioned(i, mg_type_version_word((PyTypeObject*)read.owner), false); break;
       case Access::List: {

@@ -58,16 +58,17 @@ Run* grow(Run* run, std::vector<Read> reads) {
   }
 }
 
-std::shared_ptr<Entry> find_behind(Run& run, const std::vector<const Entry*>& tried) {
+// Null: there is none.
+const std::shared_ptr<Entry>* find_behind(Run& run, const std::vector<const Entry*>& tried) {
   if (run.first_failure() != Run::kAll) return nullptr;
   for (size_t i = 0; i < run.entries.size(); ++i) {
     const Entry* entry = run.entries[i].get();
     if (std::find(tried.begin(), tried.end(), entry) != tried.end() || !entry->holds()) continue;
     move_to_front(run.entries, i);
-    return run.entries.front();
+    return &run.entries.front();
   }
   for (size_t i = 0; i < run.children.size(); ++i) {
-    auto entry = find_behind(*run.children[i], tried);
+    const std::shared_ptr<Entry>* entry = find_behind(*run.children[i], tried);
     if (!entry) continue;
     move_to_front(run.children, i);
     return entry;
@@ -93,7 +94,10 @@ Trie::Trie(Trie&&) noexcept = default;
 Trie& Trie::operator=(Trie&&) noexcept = default;
 
 void Trie::insert(std::shared_ptr<Entry> entry, std::vector<Read> reads) {
-  entry->run_ = grow(root_.get(), std::move(reads));
+  if (empty())
+    root_ = std::make_unique<Run>(std::move(reads), nullptr), entry->run_ = root_.get();
+  else
+    entry->run_ = grow(root_.get(), std::move(reads));
   entry->run_->entries.insert(entry->run_->entries.begin(), std::move(entry));
 }
 
@@ -104,11 +108,20 @@ void Trie::remove(const Entry& entry) {
     Run* empty = std::exchange(run, run->parent);
     std::erase_if(run->children, [&](const auto& child) { return child.get() == empty; });
   }
+  if (empty()) root_ = std::make_unique<Run>(std::vector<Read>(), nullptr);  // nobody vouches for its reads any more
 }
 
 bool Trie::empty() const { return root_->children.empty() && root_->entries.empty(); }
 
-std::shared_ptr<Entry> Trie::find(const std::vector<const Entry*>& tried) { return find_behind(*root_, tried); }
+std::shared_ptr<Entry> Trie::find(const std::vector<const Entry*>& tried) {
+  const std::shared_ptr<Entry>* found = find_behind(*root_, tried);
+  return found ? *found : nullptr;
+}
+
+Entry* Trie::find_borrowed(const std::vector<const Entry*>& tried) {
+  const std::shared_ptr<Entry>* found = find_behind(*root_, tried);
+  return found ? found->get() : nullptr;
+}
 
 std::vector<std::shared_ptr<Entry>> Trie::find_all() {
   std::vector<std::shared_ptr<Entry>> found;

@@ -52,6 +52,8 @@ class Trie {
 
   // An entry whose guards hold and that was not tried before, or null. The newest hit is looked at first.
   std::shared_ptr<Entry> find(const std::vector<const Entry*>& tried = {});
+  // The same for who keeps the entries alive.
+  Entry* find_borrowed(const std::vector<const Entry*>& tried);
 
   // All that hold.
   std::vector<std::shared_ptr<Entry>> find_all();

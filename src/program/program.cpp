@@ -6,6 +6,7 @@
 #include <span>
 
 #include "cpython/cpython.h"
+#include "cpython/error_aside.h"
 #include "cpython/text.h"
 #include "guard/atoms.h"
 #include "guard/deaths.h"
@@ -40,6 +41,7 @@ class Program::Registers {
     return data_;
   }
   PyObject*& operator[](size_t index) { return data_[index]; }
+  PyObject* const* data() const { return data_; }
   void clear(ptrdiff_t first = 0) {
     for (ptrdiff_t i = first; i < count_; ++i) Py_CLEAR(data_[i]);
     if (filled_)
@@ -54,12 +56,16 @@ class Program::Registers {
   const std::vector<uint32_t>* filled_ = nullptr;
 };
 
-// Borrowed values for a call, on the stack if they are few.
+// What is in registers, side by side and borrowed; on the stack if it is little.
 class Values {
  public:
-  explicit Values(size_t count) : heap_(count > inline_.size() ? count : 0) {
+  Values(std::span<const uint32_t> numbers, PyObject* const* registers)
+      : heap_(numbers.size() > inline_.size() ? numbers.size() : 0) {
     data = heap_.empty() ? inline_.data() : heap_.data();
+    for (size_t i = 0; i < numbers.size(); ++i) data[i] = registers[numbers[i]];
   }
+  Values(const Values&) = delete;
+  Values& operator=(const Values&) = delete;
   PyObject** data;
 
  private:
@@ -67,7 +73,9 @@ class Values {
   std::vector<PyObject*> heap_;
 };
 
-Program::Program(uint32_t first_register) : registers_(first_register) {}
+Program::Program(const Program* before) : registers_(before ? before->registers_ : 0) {
+  if (before) older_registers_ = before->older_registers_;
+}
 Program::~Program() = default;
 
 Stretch::Stretch() = default;
@@ -186,8 +194,7 @@ bool Program::change(const Instruction& instruction, PyObject* const* registers)
     case Op::DeleteItem: return PyObject_DelItem(operand(0), operand(1)) == 0;
     case Op::SetCell: return PyCell_Set(operand(0), instruction.operand_count > 1 ? operand(1) : nullptr) == 0;
     default: {
-      Values values(instruction.operand_count);
-      for (uint32_t i = 0; i < instruction.operand_count; ++i) values.data[i] = operand(i);
+      Values values({operands, instruction.operand_count}, registers);
       return static_cast<bool>(
           py::Ref::steal(PyObject_Vectorcall(constant(), values.data, instruction.operand_count, nullptr)));
     }
@@ -216,14 +223,8 @@ PyObject** Program::prepare_all(PyObject* const* arguments, Registers& registers
 }
 
 bool Program::run_segment(PyObject* const* tensors, PyObject* const* registers, Registers& outputs) const {
-  std::vector<PyObject*> inputs;
-  if (input_checks_) {
-    for (uint32_t input : checked_inputs_) inputs.push_back(registers[input]);
-    if (input_checks_->first_mismatch(inputs.data()) >= 0) return false;
-    inputs.clear();
-  }
-  for (uint32_t input : segment_inputs_) inputs.push_back(registers[input]);
-  return segment_->run(inputs.empty() ? tensors : inputs.data(),
+  if (input_checks_ && input_checks_->first_mismatch(Values(checked_inputs_, registers).data) >= 0) return false;
+  return segment_->run(segment_inputs_.empty() ? tensors : Values(segment_inputs_, registers).data,
                        outputs.reserve(static_cast<ptrdiff_t>(segment_->output_count())));
 }
 
@@ -242,17 +243,11 @@ bool Program::is_apart(PyObject* const* arguments) const {
   });
 }
 
-std::vector<PyObject*> Program::values_of(const std::vector<uint32_t>& numbers, Registers& registers) {
-  std::vector<PyObject*> values;
-  for (uint32_t number : numbers) values.push_back(registers[number]);
-  return values;
-}
-
 // Fills in what the nodes stand for.
 bool Program::match_known(Registers& registers, std::vector<PyObject*>* values) const {
-  std::vector<PyObject*> roots = values_of(known_->roots, registers);
+  Values roots(known_->roots, registers.data());
   values->resize(known_->contents->node_count());
-  return known_->contents->match({roots.data(), roots.size(), nullptr}, values->data(), nullptr);
+  return known_->contents->match({roots.data, known_->roots.size(), nullptr}, values->data(), nullptr);
 }
 
 bool Program::finds_again(const std::vector<PyObject*>& values, PyObject* const* registers) const {
@@ -266,7 +261,7 @@ End Program::run_stretch(Nodes& nodes, PyObject* const* tensors, Registers& regi
   PyObject* const* arguments = known_ ? own.data() : nodes.values;
   if (!is_apart(arguments)) return End::Diverged;
   PyObject** r = prepare_all(arguments, registers);
-  if (!r || diverges || (known_ && !finds_again(own, r))) return End::Diverged;
+  if (!r || diverges || !are_same(r) || (known_ && !finds_again(own, r))) return End::Diverged;
   if ((has_tensor_work_ || !segment_inputs_.empty()) && !run_segment(tensors, r, outputs)) {
     if (!PyErr_Occurred()) return End::Diverged;
     return segment_->rerunnable() ? End::Failed : End::Raised;
@@ -297,37 +292,46 @@ mg_snapshot* stand(const CodePlace& at, PyObject* function, std::span<const uint
   return snapshot;
 }
 
+// Dropping what they hold may run code, which must not see or lose the error that is set.
+void take_down_after_error(PyThreadState* thread, int count) {
+  py::ErrorAside aside;
+  mg_frames_take_down(thread, count);
+}
+
 }  // namespace
 
-// Those of the call, for what is called at the cut to see, as far as their values are in registers. False: error set.
-bool Program::put_up_frames(Registers& registers, std::vector<mg_snapshot*>* chain) const {
+// Those of the call, for what is called at the cut to see, as far as their values are in registers. How many; -1: error
+// set.
+int Program::put_up_frames(PyThreadState* thread, Registers& registers) const {
   const std::vector<FrameState>& frames = cut_->before.frames;
   auto is_generator = [](const FrameState& frame) { return frame.generator != kNoRegister; };
-  if (cut_->is_question || std::ranges::any_of(frames, is_generator)) return true;
+  if (cut_->is_question || std::ranges::any_of(frames, is_generator)) return 0;
   PyObject** r = registers.reserve(registers_);
+  int count = 0;
   for (const FrameState& frame : frames) {
-    chain->push_back(stand(frame.at, r[frame.function], frame.slots, r));
-    if (chain->back()) continue;
-    for (mg_snapshot* snapshot : *chain) mg_snapshot_free(snapshot);
-    return false;
+    auto* code = (PyCodeObject*)frame.at.code.get();
+    mg_standing_frame standing{frame.function, code, frame.at.index, frame.slots.data()};
+    if (!mg_frame_put_up(thread, &standing, r)) return take_down_after_error(thread, count), -1;
+    ++count;
   }
-  return true;
+  return count;
 }
 
 // Of what is unknown; puts the result into its register. Borrowed; null: error set.
 PyObject* Program::make_call(Registers& registers) const {
-  size_t count = cut_->arguments.size();
-  Values values(count);
-  for (size_t i = 0; i < count; ++i) values.data[i] = registers[cut_->arguments[i]];
+  Values values(cut_->arguments, registers.data());
   PyObject* names = cut_->keyword_names.get();
-  size_t positional = count - (names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0);
+  size_t positional = cut_->arguments.size() - (names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0);
   PyThreadState* thread = PyThreadState_Get();
   auto depth = static_cast<int>(cut_->before.frames.size());
-  std::vector<mg_snapshot*> chain;
-  if (!put_up_frames(registers, &chain)) return nullptr;
+  int frames = put_up_frames(thread, registers);
+  if (frames < 0) return nullptr;
   mg_recursion_use(thread, depth);
-  PyObject* result = mg_call_in_frames(thread, chain.data(), static_cast<int>(chain.size()), registers[cut_->callable],
-                                       values.data, positional, names);
+  PyObject* result = PyObject_Vectorcall(registers[cut_->callable], values.data, positional, names);
+  if (result)
+    mg_frames_take_down(thread, frames);
+  else
+    take_down_after_error(thread, frames);
   mg_recursion_use(thread, -depth);
   return registers[cut_->result] = result;
 }
@@ -349,6 +353,7 @@ PyObject* Program::leave(const Exit& exit, Registers& registers) const {
     mg_snapshot* snapshot = stand(frame.at, r[frame.function], frame.slots, r);
     ready = snapshot != nullptr;
     if (ready && frame.generator != kNoRegister) snapshot->generator = Py_NewRef(r[frame.generator]);
+    if (ready && frame.made != kNoRegister) snapshot->instead = Py_NewRef(r[frame.made]);
     if (ready) chain.push_back(snapshot);
   }
   if (!ready) {
@@ -364,31 +369,59 @@ PyObject* Program::leave(const Exit& exit, Registers& registers) const {
 }
 
 // Runs what follows the cut under the guards that hold now; null: nothing fits, and nothing has happened.
-std::shared_ptr<Stretch> Program::run_next(Nodes& nodes, PyObject* const* tensors, Registers& registers, bool diverges,
-                                           End* end) const {
+const Program* Program::run_next(Nodes& nodes, PyObject* const* tensors, Registers& registers, bool diverges,
+                                 End* end) const {
   std::vector<const guard::Entry*> diverged;
-  while (std::shared_ptr<guard::Entry> entry = cut_->next.find(diverged)) {
-    auto next = std::static_pointer_cast<Stretch>(std::move(entry));
-    *end = next->program->run_stretch(nodes, tensors, registers, diverges);
+  while (const guard::Entry* entry = cut_->next.find_borrowed(diverged)) {
+    const Program* next = static_cast<const Stretch*>(entry)->program.get();
+    *end = next->run_stretch(nodes, tensors, registers, diverges);
     if (*end == End::Returned || *end == End::Raised) return next;
     registers.clear(registers_);
     if (*end == End::Failed) {  // CPython raises it again, where it may be handled
       PyErr_Clear();
       return nullptr;
     }
-    diverged.push_back(next.get());
+    diverged.push_back(entry);
   }
   return nullptr;
 }
 
-std::string Program::why_nothing_fits(Registers& registers) const {
-  const Stretch* newest = cut_->stretches.empty() ? nullptr : cut_->stretches.back().get();
-  std::string why = newest ? cut_->next.explain(*newest, {}) : "";
-  if (const Known* known = newest && why.empty() ? newest->program->known_.get() : nullptr) {
-    std::vector<PyObject*> roots = values_of(known->roots, registers);
-    why = known->contents->explain({roots.data(), roots.size(), nullptr});
+Misfit Program::why_it_diverges(const Nodes& nodes, Registers& registers) const {
+  static constexpr const char* kAnother = "a value that the call computes with or asks from a tensor is another one";
+  std::vector<PyObject*> own;
+  if (known_ && !match_known(registers, &own)) {
+    Values roots(known_->roots, registers.data());
+    return {known_->contents->explain({roots.data, known_->roots.size(), nullptr})};
   }
-  return why.empty() ? "a value that the call computes with or asks from a tensor is another one" : why;
+  PyObject* const* arguments = known_ ? own.data() : nodes.values;
+  PyObject** r = registers.reserve(registers_);
+  for (const Instruction& instruction : before_) {
+    if (prepare(instruction, arguments, r)) continue;
+    if (instruction.op != Op::CheckSame) return {kAnother};
+    PyObject *now = r[operands_[instruction.first_operand]], *was = constants_[instruction.index].get();
+    if (!guard::is_plain_number(now) || !guard::is_plain_number(was)) return {kAnother};
+    return {"a number that the call asks for is " + py::repr(now, 60) + ", was " + py::repr(was, 60), true};
+  }
+  Values inputs(checked_inputs_, r);
+  ptrdiff_t other = input_checks_ ? input_checks_->first_mismatch(inputs.data) : -1;
+  if (other < 0) {
+    Values all(segment_inputs_, r);
+    std::string why = segment_inputs_.empty() ? "" : segment_->why_sizes_differ(all.data);
+    return {why.empty() ? kAnother : why};
+  }
+  auto index = static_cast<size_t>(other);
+  return {"a tensor that the call asks for is " + input_checks_->explain(index, inputs.data[index]),
+          input_checks_->changed_sizes(index, inputs.data[index]).has_value()};
+}
+
+Misfit Program::why_nothing_fits(const Nodes& nodes, Registers& registers) const {
+  if (cut_->stretches.empty()) return {"what follows was not captured so far"};
+  const Stretch& newest = *cut_->stretches.back();
+  std::string why = cut_->next.explain(newest, {});
+  if (!why.empty()) return {why};
+  Misfit misfit = newest.program->why_it_diverges(nodes, registers);
+  registers.clear(registers_);
+  return misfit;
 }
 
 // Of an older object that nobody else has any more.
@@ -399,13 +432,11 @@ bool Program::holds_back_a_death(Registers& registers) const {
   });
 }
 
-PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End* end, std::string* why_left) const {
+PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End* end, Misfit* why_left) const {
   Registers registers;
   Nodes nodes{arguments, {}};
   *end = run_stretch(nodes, tensors, registers);
   const Program* program = this;
-  std::shared_ptr<Stretch> stretch;  // keeps what follows the first
-  std::vector<const Program*> so_far;
   int64_t cuts_made = 0;
   while (*end == End::Returned) {
     const Cut* cut = program->cut_.get();
@@ -414,19 +445,16 @@ PyObject* Program::run(PyObject* const* arguments, PyObject* const* tensors, End
     bool leaves = ++cuts_made == runtime::config().leave_at_cut;
     // CPython drops an object when nobody needs it any more, and so do we, but later.
     leaves |= !guard::dies_quietly(registers[cut->result], 1);
-    so_far.push_back(program);
-    leaves |= !cut->is_question &&
-              std::ranges::any_of(so_far, [&](const Program* before) { return before->holds_back_a_death(registers); });
-    std::shared_ptr<Stretch> next =
+    leaves |= !cut->is_question && program->holds_back_a_death(registers);
+    const Program* next =
         leaves ? nullptr
                : program->run_next(nodes, tensors, registers, cuts_made == runtime::config().diverge_at_cut, end);
     if (!next) {
       *end = leaves ? End::Returned : End::Left;
-      if (!leaves && why_left) *why_left = program->why_nothing_fits(registers);
+      if (!leaves && why_left) *why_left = program->why_nothing_fits(nodes, registers);
       return program->leave(cut->after, registers);
     }
-    program = next->program.get();
-    stretch = std::move(next);
+    program = next;
   }
   return nullptr;
 }
@@ -443,11 +471,12 @@ bool Program::same_as(const Program& other) const {
   auto same = [](const py::Ref& a, const py::Ref& b) { return guard::same_value(a.get(), b.get()); };
   bool same_end = cut_ && other.cut_ ? cut_->same_as(*other.cut_) : cut_ == other.cut_ && result_ == other.result_;
   bool same_known = known_ && other.known_ ? *known_ == *other.known_ : !known_ && !other.known_;
-  return same_end && same_known && apart_ == other.apart_ && before_ == other.before_ && after_ == other.after_ &&
-         operands_ == other.operands_ && registers_ == other.registers_ && older_ == other.older_ &&
-         recipes_ == other.recipes_ && iterators_ == other.iterators_ && places_ == other.places_ &&
-         segment_inputs_ == other.segment_inputs_ && checked_inputs_ == other.checked_inputs_ &&
-         !input_checks_ == !other.input_checks_ && (!input_checks_ || input_checks_->same_as(*other.input_checks_)) &&
+  return same_end && same_known && apart_ == other.apart_ && same_ == other.same_ && before_ == other.before_ &&
+         after_ == other.after_ && operands_ == other.operands_ && registers_ == other.registers_ &&
+         older_ == other.older_ && recipes_ == other.recipes_ && iterators_ == other.iterators_ &&
+         places_ == other.places_ && segment_inputs_ == other.segment_inputs_ &&
+         checked_inputs_ == other.checked_inputs_ && !input_checks_ == !other.input_checks_ &&
+         (!input_checks_ || input_checks_->same_as(*other.input_checks_)) &&
          std::ranges::equal(constants_, other.constants_, same) &&
          segment_->fingerprint() == other.segment_->fingerprint();
 }

@@ -9,6 +9,7 @@
 // Behind it another program goes on, under guards of its own. If none fits, the frames of the call are put back as they
 // stood after the cut, and CPython goes on from there.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -114,6 +115,7 @@ struct FrameState {
   CodePlace at;                      // the instruction that comes next; in outer frames, the call that is under way
   std::vector<uint32_t> slots;       // locals, then the stack; kNoRegister: empty
   uint32_t generator = kNoRegister;  // whose frame it is
+  uint32_t made = kNoRegister;       // the object, if the frame further in is of its __init__
 
   bool operator==(const FrameState&) const = default;
 };
@@ -179,10 +181,16 @@ enum class End : uint8_t {
   Left,      // returned or raised, but CPython ran the rest of the call: nothing that follows a cut did fit
 };
 
+// Why no program that follows a cut fits.
+struct Misfit {
+  std::string why;
+  bool is_numeric = false;  // a number, or the size of a tensor, is another one than before
+};
+
 class Program {
  public:
-  // Registers below `first_register` are those of the programs before.
-  explicit Program(uint32_t first_register = 0);
+  // `before`: it goes on behind that one, whose registers it shares.
+  explicit Program(const Program* before = nullptr);
   ~Program();
 
   // The register that holds the result.
@@ -211,6 +219,8 @@ class Program {
   }
   void set_known(Known known) { known_ = std::make_unique<Known>(std::move(known)); }
   void keep_apart(Apart apart);
+  // What unknown code returned has to be the object that is in this other register.
+  void must_be_same(uint32_t returned, uint32_t known) { same_.emplace_back(returned, known); }
   void set_result(uint32_t result) { result_ = result; }
   void set_cut(std::unique_ptr<Cut> cut) { cut_ = std::move(cut); }
   Cut* cut() const { return cut_.get(); }
@@ -218,7 +228,7 @@ class Program {
   bool same_as(const Program& other) const;
 
   // `arguments` are the values of the argument nodes, `tensors` those among them. `why_left` may be null.
-  PyObject* run(PyObject* const* arguments, PyObject* const* tensors, End* end, std::string* why_left) const;
+  PyObject* run(PyObject* const* arguments, PyObject* const* tensors, End* end, Misfit* why_left) const;
   // Where there is a listing, that of the listings.
   std::string text() const;
   // Its instructions in words, each with the register that is its own, and how it ends.
@@ -230,10 +240,12 @@ class Program {
 
  private:
   class Registers;
-  static std::vector<PyObject*> values_of(const std::vector<uint32_t>& numbers, Registers& registers);
   bool match_known(Registers& registers, std::vector<PyObject*>* values) const;
   bool finds_again(const std::vector<PyObject*>& values, PyObject* const* registers) const;
   bool is_apart(PyObject* const* arguments) const;
+  bool are_same(PyObject* const* registers) const {
+    return std::ranges::all_of(same_, [&](auto pair) { return registers[pair.first] == registers[pair.second]; });
+  }
   bool prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const;
   PyObject** prepare_all(PyObject* const* arguments, Registers& registers) const;
   // False: diverged, or an error is set.
@@ -246,10 +258,10 @@ class Program {
   // `diverges`: in any case, once all is checked.
   End run_stretch(Nodes& nodes, PyObject* const* tensors, Registers& registers, bool diverges = false) const;
   PyObject* make_call(Registers& registers) const;
-  bool put_up_frames(Registers& registers, std::vector<mg_snapshot*>* chain) const;
-  std::shared_ptr<Stretch> run_next(Nodes& nodes, PyObject* const* tensors, Registers& registers, bool diverges,
-                                    End* end) const;
-  std::string why_nothing_fits(Registers& registers) const;
+  int put_up_frames(PyThreadState* thread, Registers& registers) const;
+  const Program* run_next(Nodes& nodes, PyObject* const* tensors, Registers& registers, bool diverges, End* end) const;
+  Misfit why_nothing_fits(const Nodes& nodes, Registers& registers) const;
+  Misfit why_it_diverges(const Nodes& nodes, Registers& registers) const;
   bool holds_back_a_death(Registers& registers) const;
   PyObject* leave(const Exit& exit, Registers& registers) const;
   bool change(const Instruction& instruction, PyObject* const* registers) const;
@@ -268,9 +280,10 @@ class Program {
   std::unique_ptr<runtime::TensorChecks> input_checks_;  // of the latter
   std::unique_ptr<Known> known_;                         // or null
   std::vector<Apart> apart_;
+  std::vector<std::pair<uint32_t, uint32_t>> same_;  // registers that hold one object
   std::unique_ptr<Cut> cut_;
   std::vector<Instruction> before_, after_;
-  std::vector<uint32_t> older_registers_;  // of older objects
+  std::vector<uint32_t> older_registers_;  // of older objects, with those of the programs before
   std::vector<uint32_t> operands_;
   uint32_t registers_ = 0, result_ = 0;
   std::vector<py::Ref> constants_;

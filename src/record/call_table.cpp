@@ -250,9 +250,9 @@ const Names& balanced_module_functions() {
 
 // Numbers out of tensors, and tensors whose sizes depend on contents.
 const Names& asking_names() {
-  static const Names names = {"item",     "__bool__", "__int__",    "__float__",  "__index__",         "__complex__",
-                              "equal",    "allclose", "is_nonzero", "nonzero",    "argwhere",          "masked_select",
-                              "bincount", "_unique",  "_unique2",   "unique_dim", "unique_consecutive"};
+  static const Names names = {"item",     "__bool__", "__int__",    "__float__",  "__index__",          "__complex__",
+                              "equal",    "allclose", "is_nonzero", "nonzero",    "argwhere",           "masked_select",
+                              "bincount", "_unique",  "_unique2",   "unique_dim", "unique_consecutive", "ctc_loss"};
   return names;
 }
 

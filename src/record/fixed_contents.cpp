@@ -4,6 +4,8 @@
 #include <Python.h>
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_set>
 
 #include "cpython/gil.h"
 #include "cpython/ref.h"
@@ -46,10 +48,11 @@ Graph slice(const Graph& graph, c10::ArrayRef<ValueId> values) {
     for (const TensorRef& tensor : op->tensors) needed[graph.values[tensor.value].memory] = true;
     part.ops.push_back(*op);
     part.ops.back().line = Op::kNoLine;
+    part.ops.back().sizes.clear();  // what is fixed depends on no symbol
   }
   std::ranges::reverse(part.ops);
   part.values = graph.values;
-  for (graph::Value& value : part.values) value.shape.clear();  // what is fixed depends on no symbol
+  for (graph::Value& value : part.values) value.shape.clear();
   part.constants = graph.constants;
   part.constant_tensors = graph.constant_tensors;
   part.outputs.assign(values.begin(), values.end());
@@ -66,23 +69,40 @@ bool is_cheap(const Graph& part) {
 
 }  // namespace
 
+bool FixedContents::makes_uniform(const Graph& graph, const Op& op) const {
+  static const std::unordered_set<std::string_view> names = {
+      "aten::ones",       "aten::zeros",       "aten::full",        "aten::scalar_tensor",
+      "aten::_to_copy",   "aten::clone",       "aten::all",         "aten::any",
+      "aten::amax",       "aten::amin",        "aten::logical_not", "aten::logical_or",
+      "aten::bitwise_or", "aten::bitwise_not", "aten::logical_and", "aten::bitwise_and",
+      "aten::eq",         "aten::ne",          "aten::lt",          "aten::le",
+      "aten::gt",         "aten::ge",          "aten::neg",         "aten::add",
+      "aten::sub",        "aten::rsub",        "aten::mul"};
+  return names.contains(op.handle.schema().name()) &&
+         std::ranges::all_of(op.tensors, [&](const TensorRef& t) { return is_uniform(graph.values[t.value].memory); });
+}
+
 void FixedContents::note(const Graph& graph, const Op& op) {
   const graph::SchemaInfo& info = *op.info;
-  bool fixed = !info.random && !info.allocates && info.initialises && op.sizes.empty() &&
+  auto is_open = [&](const TensorRef& tensor) { return !graph.values[tensor.value].shape.empty(); };
+  bool fixed = !info.random && !info.allocates && info.initialises &&
                std::ranges::all_of(op.tensors, [&](const TensorRef& t) { return contain(graph, t.value); });
-  if (!fixed) {
-    if (!info.writes && !info.hidden_writes) return;
-    for (const TensorRef& tensor : op.tensors) {
-      ValueId memory = graph.values[tensor.value].memory;
-      if (may_write(op, tensor) && memory < fixed_.size()) fixed_[memory] = false;
-    }
-    return;
+  bool uniform = fixed && graph.symbols && makes_uniform(graph, op);
+  bool open = !op.sizes.empty() || std::ranges::any_of(op.tensors, is_open) || std::ranges::any_of(op.results, is_open);
+  fixed = fixed && (uniform || !open);
+  for (const TensorRef& tensor : op.tensors) {
+    ValueId memory = graph.values[tensor.value].memory;
+    if (!may_write(op, tensor) || memory >= fixed_.size()) continue;
+    uniform_[memory] = false;
+    fixed_[memory] = fixed_[memory] && fixed && !open;
   }
+  if (!fixed) return;
   for (const TensorRef& result : op.results) {
     const graph::Value& value = graph.values[result.value];
-    if (value.role != Role::Result || value.memory != result.value || !value.shape.empty()) continue;
-    if (fixed_.size() <= result.value) fixed_.resize(result.value + 1);
+    if (value.role != Role::Result || value.memory != result.value) continue;
+    if (fixed_.size() <= result.value) fixed_.resize(result.value + 1), uniform_.resize(result.value + 1);
     fixed_[result.value] = true;
+    uniform_[result.value] = uniform;
   }
 }
 

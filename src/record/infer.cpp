@@ -265,7 +265,9 @@ c10::Device Inference::common_device() const {
 
 void Inference::check_answer() const {
   if (asks()) throw NotInferable(Refusal::DataDependent, value_asked(info_));
-  if (info_.dynamic_shape && !info_.indexing) throw NotInferable(Refusal::DataDependent, sizes_from_contents(info_));
+  if (info_.dynamic_shape && !info_.indexing && follows_contents(info_, values())) {
+    throw NotInferable(Refusal::DataDependent, sizes_from_contents(info_));
+  }
 }
 
 void Inference::set_values(Stack values) {
@@ -382,7 +384,8 @@ void Inference::run() {
 
 bool follows_contents(const SchemaInfo& info, c10::ArrayRef<IValue> args) {
   if (info.answer == Answer::Value || info.answer == Answer::Number) return true;
-  if (!info.dynamic_shape || !info.indexing) return info.dynamic_shape;
+  if (!info.dynamic_shape) return false;
+  if (!info.indexing) return info.name != "aten::one_hot" || args.back().toInt() < 1;  // given a number of classes, not
   bool masked = false;
   each_tensor(args.back(), [&](const at::Tensor& index) {
     masked |= index.scalar_type() == c10::ScalarType::Bool || index.scalar_type() == c10::ScalarType::Byte;

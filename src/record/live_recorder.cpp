@@ -34,7 +34,15 @@ class CallRecording final : public runtime::Recording {
   }
 
   bool knows(PyObject* tensor) const override { return recorder_.knows(runtime::unpack_tensor(tensor)); }
+  bool is_fixed(PyObject* tensor) override { return recorder_.is_fixed(runtime::unpack_tensor(tensor)); }
   size_t op_count() const override { return recorder_.graph().ops.size(); }
+
+  PyObject* run_aside(const std::function<PyObject*()>& operation) override {
+    recorder_.pause();
+    PyObject* result = operation();
+    if (!recorder_.refusal()) recorder_.start();
+    return result;
+  }
 
   std::unique_ptr<runtime::Segment> finish(const std::vector<runtime::SegmentOutput>& outputs) override {
     recorder_.stop();

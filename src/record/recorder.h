@@ -94,7 +94,9 @@ class Recorder {
   const graph::Graph& graph() const { return graph_; }
   bool knows(const at::Tensor& tensor) const { return known_.count(tensor.unsafeGetTensorImpl()) != 0; }
   bool has_drawn() const { return has_drawn_; }  // random numbers
-  // A tensor with the contents of `tensor`, if these are the same in every run.
+  // Whether the contents of `tensor` are the same in every run.
+  bool is_fixed(const at::Tensor& tensor);
+  // A tensor with these contents.
   std::optional<at::Tensor> fixed_contents(const at::Tensor& tensor);
 
   // What stands for an argument, or for a gradient that comes in, while the program runs: to be added as the next
@@ -168,7 +170,6 @@ class Recorder {
 
   bool unsupported(std::string reason);     // refuses; false
   bool data_dependent(std::string reason);  // likewise
-  bool is_fixed(const at::Tensor& tensor);
   graph::ValueId learn(const at::Tensor& tensor, graph::ValueId value);
   const graph::ValueId* find(const at::Tensor& tensor);
   // From now on the storage of `tensor` is known as the memory that `value` lives in.

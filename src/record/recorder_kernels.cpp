@@ -16,6 +16,7 @@
 #include "record/recorder_keys.h"
 #include "record/symbolic_lstm.h"
 #include "record/symbolic_matmul.h"
+#include "record/symbolic_resize.h"
 
 namespace magneto::record {
 namespace {
@@ -67,6 +68,24 @@ void gate_matmul_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* st
   stack->emplace_back(symbolic_matmul(std::move(left), std::move(right)));
 }
 
+void gate_resize_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (resize_symbolically(op, *stack)) return;
+  op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kGateKey), stack);
+}
+
+void gate_max_pool1d_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (needs_gradient(*stack) && pool_symbolically(*stack)) return;
+  gate_leaf_kernel(op, keys, stack);
+}
+
+// It asks whether all classes are there, and raises an error if not: so it does when it is called as a whole.
+void gate_one_hot_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (follows_contents(graph::schema_info(op), torch::jit::last(*stack, 2))) {
+    return op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kGateKey), stack);
+  }
+  gate_leaf_kernel(op, keys, stack);
+}
+
 void gate_lstm_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   c10::ArrayRef<c10::IValue> args = torch::jit::last(*stack, 9);
   std::vector<at::Tensor> state = args[1].toTensorVector();
@@ -108,7 +127,7 @@ constexpr std::array<const char*, 17> kReadsMemory = {"aten::lstm.data",
                                                       "aten::_sobol_engine_initialize_state_",
                                                       "aten::from_file"};
 // Composite operators that fill their result without asking another operator, but can be called as a whole.
-constexpr std::array<const char*, 2> kWritesMemory = {"aten::max_pool1d", "aten::_shape_as_tensor"};
+constexpr std::array<const char*, 1> kWritesMemory = {"aten::_shape_as_tensor"};
 
 template <auto* kernel>
 void register_gate(c10::Dispatcher& dispatcher, const char* name, std::vector<c10::RegistrationHandleRAII>& held) {
@@ -137,6 +156,9 @@ std::string install_recorder() {
   held.push_back(dispatcher.registerFallback(kGateKey, c10::KernelFunction::makeFallthrough(), "magneto"));
   for (const char* name : kReadsMemory) register_gate<&gate_refuse_kernel>(dispatcher, name, held);
   for (const char* name : kWritesMemory) register_gate<&gate_leaf_kernel>(dispatcher, name, held);
+  for (const char* name : resizing_operators()) register_gate<&gate_resize_kernel>(dispatcher, name, held);
+  register_gate<&gate_max_pool1d_kernel>(dispatcher, "aten::max_pool1d", held);
+  register_gate<&gate_one_hot_kernel>(dispatcher, "aten::one_hot", held);
   register_gate<&gate_matmul_kernel>(dispatcher, "aten::matmul", held);
   register_gate<&gate_lstm_kernel>(dispatcher, "aten::lstm.input", held);
   return install_doors();

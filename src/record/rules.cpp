@@ -16,8 +16,9 @@ using Table = std::unordered_map<std::string_view, Rule>;
 const Table& table() {
   static const Table* all = [] {
     auto* made = new Table;
-    for (auto family : {attention_rules, conv_rules, copy_rules, index_rules, matmul_rules, norm_rules, pointwise_rules,
-                        pool_rules, recurrent_rules, reduce_rules, view_rules}) {
+    for (auto family :
+         {attention_rules, conv_rules, copy_rules, image_rules, index_rules, linalg_rules, loss_rules, matmul_rules,
+          norm_rules, pointwise_rules, pool_rules, recurrent_rules, reduce_rules, view_rules}) {
       for (const Row& row : family()) made->emplace(row.name, row.rule);
     }
     return made;

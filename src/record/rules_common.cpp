@@ -95,6 +95,8 @@ bool is(ScalarType type, Kinds kinds) {
     case ScalarType::BFloat16:
     case ScalarType::Float:
     case ScalarType::Double: return kinds & kFloating;
+    case ScalarType::ComplexFloat:
+    case ScalarType::ComplexDouble: return kinds & kComplex;
     default: return false;
   }
 }
@@ -204,7 +206,7 @@ at::Tensor make_like(const at::Tensor& tensor, ScalarType type) {
 
 void Elementwise::add(const at::Tensor& tensor, bool typed) {
   ScalarType type = tensor.scalar_type();
-  covered_ = covered_ && is(type, kAny) && is_plain(tensor) && join_device(tensor) && join(tensor.sym_sizes());
+  covered_ = covered_ && is(type, kAnyOrComplex) && is_plain(tensor) && join_device(tensor) && join(tensor.sym_sizes());
   operands_.push_back({tensor.sym_sizes(), tensor.sym_strides(), typed ? type : ScalarType::Undefined});
   if (!typed) return;
   types_ = at::native::update_result_type_state(tensor, types_);

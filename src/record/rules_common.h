@@ -35,7 +35,10 @@ using Rows = c10::ArrayRef<Row>;
 Rows attention_rules();
 Rows conv_rules();
 Rows copy_rules();
+Rows image_rules();
 Rows index_rules();
+Rows linalg_rules();
+Rows loss_rules();
 Rows matmul_rules();
 Rows norm_rules();
 Rows pointwise_rules();
@@ -46,8 +49,16 @@ Rows view_rules();
 
 // --- Arguments ---
 
-// Kinds of dtypes, to be combined. Complex, quantised and exotic ones are left to the slower routes.
-enum Kinds : uint8_t { kBoolean = 1, kInteger = 2, kFloating = 4, kNumber = kInteger | kFloating, kAny = 7 };
+// Kinds of dtypes, to be combined. Quantised and exotic ones are left to the slower routes, and most complex ones, too.
+enum Kinds : uint8_t {
+  kBoolean = 1,
+  kInteger = 2,
+  kFloating = 4,
+  kComplex = 8,
+  kNumber = kInteger | kFloating,
+  kAny = kBoolean | kNumber,
+  kAnyOrComplex = kAny | kComplex,
+};
 constexpr Kinds operator|(Kinds a, Kinds b) { return static_cast<Kinds>(static_cast<int>(a) | static_cast<int>(b)); }
 bool is(ScalarType type, Kinds kinds);
 

@@ -33,7 +33,7 @@ bool give_in_format(const at::Tensor& self, const c10::IValue& asked, ScalarType
 
 // (self, dtype, layout, device, pin_memory, ..., memory_format) with `options` the position of the dtype. `kinds`:
 // dtypes that the kernel can fill.
-template <size_t options, size_t format, Kinds kinds = kAny>
+template <size_t options, size_t format, Kinds kinds = kAnyOrComplex>
 bool like(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
   Options asked(args, options, self.scalar_type(), self.device());
@@ -43,7 +43,7 @@ bool like(Args args, Stack& results) {
 
 bool clone(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
-  return is_plain(self) && give_in_format(self, args[1], self.scalar_type(), self.device(), results);
+  return !self.is_neg() && give_in_format(self, args[1], self.scalar_type(), self.device(), results);
 }
 
 std::optional<Sizes> valid_sizes(const c10::IValue& value) {
@@ -62,6 +62,47 @@ bool sized(Args args, Stack& results) {
   auto sizes = valid_sizes(args[0]);
   Options asked(args, options, default_type(), c10::kCPU);
   return sizes && asked.covered && is(asked.type, kinds) && give(results, make(*sizes, asked.type, asked.device));
+}
+
+// (n, [m,] dtype, layout, device, pin_memory)
+template <size_t options>
+bool eye(Args args, Stack& results) {
+  SymInt rows = args[0].toSymInt(), columns = args[options - 1].toSymInt();
+  Options asked(args, options, default_type(), c10::kCPU);
+  if (rows < 0 || columns < 0 || !asked.covered || !is(asked.type, kAny)) return false;
+  return give(results, make({rows, columns}, asked.type, asked.device));
+}
+
+// ([low,] high, size, dtype, layout, device, pin_memory)
+template <size_t size>
+bool randint(Args args, Stack& results) {
+  auto sizes = valid_sizes(args[size]);
+  Options asked(args, size + 1, ScalarType::Long, c10::kCPU);
+  return sizes && asked.covered && is(asked.type, kNumber) && give(results, make(*sizes, asked.type, asked.device));
+}
+
+// (mean, std, generator), of which at least one is a tensor
+bool normal(Args args, Stack& results) {
+  Elementwise work;
+  for (const c10::IValue& operand : args.slice(0, 2)) {
+    if (!operand.isTensor()) continue;
+    work.add(operand.toTensor());
+  }
+  if (!work.broadcast() || !is(work.type(), kFloating)) return false;
+  return give(results, make(work.sizes(), work.type(), work.device()));
+}
+
+// (mean, std, size, generator, dtype, layout, device, pin_memory)
+bool normal_sized(Args args, Stack& results) {
+  auto sizes = valid_sizes(args[2]);
+  Options asked(args, 4, default_type(), c10::kCPU);
+  return sizes && asked.covered && is(asked.type, kFloating) && give(results, make(*sizes, asked.type, asked.device));
+}
+
+// (self, generator)
+bool poisson(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  return is(self.scalar_type(), kFloating) && give(results, make(self.sym_sizes(), self.scalar_type(), self.device()));
 }
 
 // (n, dtype, layout, device, pin_memory)
@@ -95,7 +136,8 @@ bool new_sized(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
   auto sizes = valid_sizes(args[1]);
   Options asked(args, options, self.scalar_type(), self.device());
-  return sizes && asked.covered && is(asked.type, kAny) && give(results, make(*sizes, asked.type, asked.device));
+  return sizes && asked.covered && is(asked.type, kAnyOrComplex) &&
+         give(results, make(*sizes, asked.type, asked.device));
 }
 
 bool new_empty_strided(Args args, Stack& results) {
@@ -123,8 +165,11 @@ bool arange_of(const c10::IValue& start, const c10::IValue& end, const c10::IVal
   SymInt count;
   if (whole) {
     SymInt first = start.toSymInt(), last = end.toSymInt(), by = step.toSymInt();
-    if (by <= 0 || last < first) return false;
-    count = by == 1 ? last - first : (last - first + by - 1) / by;
+    if (by == 0) return false;
+    bool down = by < 0;
+    SymInt span = down ? first - last : last - first, step = down ? -by : by;
+    if (span < 0) return false;
+    count = step == 1 ? span : (span + step - 1) / step;
   } else {
     double first = start.toScalar().toDouble(), last = end.toScalar().toDouble(), by = step.toScalar().toDouble();
     if (!(by > 0) || !(last >= first) || !std::isfinite(last - first)) return false;
@@ -214,11 +259,16 @@ bool constant_pad(Args args, Stack& results) {
   if (pad.size() % 2 || pad.size() / 2 > sizes.size() || !is_plain(self) || !is(self.scalar_type(), kAny)) return false;
   bool grows = false;
   for (size_t i = 0; i < pad.size(); ++i) {
-    if (pad[i] < 0) return false;
     grows = grows || pad[i] > 0;
     sizes[sizes.size() - 1 - i / 2] += pad[i];
   }
-  if (!grows) return give(results, make_like(self));
+  for (const SymInt& size : sizes) {
+    if (size <= 0) return false;
+  }
+  if (!grows) {  // a copy of what is left
+    Sizes strides = preserved_strides(sizes, self.sym_strides());
+    return give(results, make_trace(sizes, strides, 0, self.scalar_type(), self.device()));
+  }
   return give(results, make_in(suggested_format(self), sizes, self.scalar_type(), self.device()));
 }
 
@@ -235,6 +285,17 @@ constexpr Row kCopyRules[] = {
     {"aten::zeros", sized<1>},
     {"aten::ones", sized<1>},
     {"aten::rand", sized<1, kFloating>},
+    {"aten::eye", eye<1>},
+    {"aten::eye.m", eye<2>},
+    {"aten::randint", randint<1>},
+    {"aten::randint.low", randint<2>},
+    {"aten::randint_like", like<2, 6, kNumber>},
+    {"aten::randint_like.low_dtype", like<3, 7, kNumber>},
+    {"aten::normal.Tensor_float", normal},
+    {"aten::normal.float_Tensor", normal},
+    {"aten::normal.Tensor_Tensor", normal},
+    {"aten::normal.float_float", normal_sized},
+    {"aten::poisson", poisson},
     {"aten::randperm", randperm},
     {"aten::randn", sized<1, kFloating>},
     {"aten::full", full},

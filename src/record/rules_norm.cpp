@@ -87,7 +87,7 @@ bool group_norm(Args args, Stack& results) {
 bool group_norm_backward(Args args, Stack& results) {
   const at::Tensor& input = args[1].toTensor();
   auto wanted = args[9].toBoolList();
-  if (!batch_covered(input) || !given(args[4])) return false;
+  if (!batch_covered(input) || (!given(args[4]) && (wanted[1] || wanted[2]))) return false;
   at::Tensor whole = make_in(suggested_format(input), input.sym_sizes(), input.scalar_type(), input.device());
   return give(results, wanted[0] ? whole : at::Tensor(), gradient(wanted[1], args[4]), gradient(wanted[2], args[4]));
 }

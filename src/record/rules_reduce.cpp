@@ -16,6 +16,7 @@ ScalarType result_type(Gives gives, ScalarType type) {
 // twice.
 std::optional<Sizes> reduced(const at::Tensor& self, c10::ArrayRef<int64_t> dims, bool keep) {
   auto from = self.sym_sizes();
+  if (from.size() > 64) return std::nullopt;  // kernels keep dimensions as bits
   c10::SmallVector<bool, 5> gone(std::max<size_t>(from.size(), 1), dims.empty());
   for (int64_t asked : dims) {
     auto dim = wrap(asked, self.dim());
@@ -66,13 +67,37 @@ bool reduce(Args args, Stack& results) {
   return true;
 }
 
-// The largest element along a dimension, and where it is.
+// An element along a dimension, such as the largest, and where it is.
+template <size_t dim = 1, Kinds takes = kAny>
 bool extreme(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
-  if (!is_plain(self) || !is(self.scalar_type(), kAny) || product(self.sym_sizes()) == 0) return false;
-  auto sizes = reduced(self, {args[1].toInt()}, args[2].toBool());
+  if (!is_plain(self) || !is(self.scalar_type(), takes) || product(self.sym_sizes()) == 0) return false;
+  auto sizes = reduced(self, {args[dim].toInt()}, args[dim + 1].toBool());
   return sizes &&
          give(results, make(*sizes, self.scalar_type(), self.device()), make(*sizes, ScalarType::Long, self.device()));
+}
+
+// (self, k, dim, keepdim)
+bool kthvalue(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  auto dim = wrap(args[2].toInt(), self.dim());
+  SymInt k = args[1].toSymInt();
+  if (!dim || self.dim() == 0 || k < 1 || k > self.sym_size(*dim)) return false;
+  return extreme<2, kNumber>(args, results);
+}
+
+// (self), a matrix
+bool trace_of_matrix(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  if (self.dim() != 2 || !is(self.scalar_type(), kNumber)) return false;
+  return give(results, make({}, result_type(Gives::Sum, self.scalar_type()), self.device()));
+}
+
+// (self, other, p)
+bool dist(Args args, Stack& results) {
+  const at::Tensor &self = args[0].toTensor(), &other = args[1].toTensor();
+  if (!is(self.scalar_type(), kFloating) || self.scalar_type() != other.scalar_type()) return false;
+  return self.sym_sizes() == other.sym_sizes() && product(self.sym_sizes()) != 0 && give(results, make_for(self, {}));
 }
 
 // (self, ord, dim, keepdim, dtype)
@@ -115,6 +140,20 @@ bool scan(Args args, Stack& results) {
   return wrap(args[1].toInt(), self.dim()) && give(results, make(self.sym_sizes(), type, self.device()));
 }
 
+// (self, dim), with the places of the elements
+bool scan_with_places(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  if (!is_plain(self) || !is(self.scalar_type(), kAny) || !wrap(args[1].toInt(), self.dim())) return false;
+  return give(results, make_for(self, self.sym_sizes()), make(self.sym_sizes(), ScalarType::Long, self.device()));
+}
+
+// (self, dim)
+bool scan_floating(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  return is(self.scalar_type(), kFloating) && wrap(args[1].toInt(), self.dim()) &&
+         give(results, make_for(self, self.sym_sizes()));
+}
+
 // (data, reduce, *, lengths, indices, offsets, axis, unsafe, initial)
 bool segments(Args args, Stack& results) {
   const at::Tensor& data = args[0].toTensor();
@@ -138,24 +177,42 @@ constexpr Row kReduceRules[] = {
     {"aten::sum", reduce<{.takes = kNumber, .gives = Gives::Sum, .type = 1}>},
     {"aten::sum.dim_IntList", reduce<{.takes = kNumber, .gives = Gives::Sum, .dims = 1, .keep = 2, .type = 3}>},
     {"aten::prod", reduce<{.takes = kNumber, .gives = Gives::Sum, .type = 1}>},
+    {"aten::prod.dim_int", reduce<{.takes = kNumber, .gives = Gives::Sum, .dims = 1, .keep = 2, .type = 3}>},
+    {"aten::nansum", reduce<{.takes = kNumber, .gives = Gives::Sum, .dims = 1, .keep = 2, .type = 3}>},
     {"aten::mean", reduce<{.takes = kFloating, .type = 1}>},
     {"aten::mean.dim", reduce<{.takes = kFloating, .dims = 1, .keep = 2, .type = 3}>},
     {"aten::amax", reduce<{.takes = kAny, .dims = 1, .keep = 2, .needs_elements = true}>},
     {"aten::amin", reduce<{.takes = kAny, .dims = 1, .keep = 2, .needs_elements = true}>},
     {"aten::max", reduce<{.takes = kAny, .needs_elements = true}>},
     {"aten::min", reduce<{.takes = kAny, .needs_elements = true}>},
-    {"aten::max.dim", extreme},
-    {"aten::min.dim", extreme},
+    {"aten::aminmax", reduce<{.takes = kAny, .dims = 1, .keep = 2, .needs_elements = true, .results = 2}>},
+    {"aten::max.dim", extreme<>},
+    {"aten::min.dim", extreme<>},
+    {"aten::median", reduce<{.takes = kNumber, .needs_elements = true}>},
+    {"aten::nanmedian", reduce<{.takes = kNumber, .needs_elements = true}>},
+    {"aten::median.dim", extreme<1, kNumber>},
+    {"aten::nanmedian.dim", extreme<1, kNumber>},
+    {"aten::mode", extreme<1, kNumber>},
+    {"aten::kthvalue", kthvalue},
+    {"aten::trace", trace_of_matrix},
+    {"aten::dist", dist},
     {"aten::argmax", reduce<{.takes = kNumber, .gives = Gives::Index, .dims = 1, .keep = 2, .needs_elements = true}>},
     {"aten::argmin", reduce<{.takes = kNumber, .gives = Gives::Index, .dims = 1, .keep = 2, .needs_elements = true}>},
     {"aten::all", reduce<{.takes = kAny, .gives = Gives::Bool}>},
     {"aten::any", reduce<{.takes = kAny, .gives = Gives::Bool}>},
     {"aten::all.dim", reduce<{.takes = kAny, .gives = Gives::Bool, .dims = 1, .keep = 2}>},
     {"aten::any.dim", reduce<{.takes = kAny, .gives = Gives::Bool, .dims = 1, .keep = 2}>},
+    {"aten::all.dims", reduce<{.takes = kAny, .gives = Gives::Bool, .dims = 1, .keep = 2}>},
+    {"aten::any.dims", reduce<{.takes = kAny, .gives = Gives::Bool, .dims = 1, .keep = 2}>},
+    {"aten::count_nonzero", reduce<{.takes = kAny, .gives = Gives::Index, .dims = 1}>},
+    {"aten::count_nonzero.dim_IntList", reduce<{.takes = kAny, .gives = Gives::Index, .dims = 1}>},
     {"aten::logsumexp", reduce<{.takes = kFloating, .dims = 1, .keep = 2}>},
     {"aten::var.correction", reduce<{.takes = kFloating, .dims = 1, .keep = 3}>},
     {"aten::std.correction", reduce<{.takes = kFloating, .dims = 1, .keep = 3}>},
     {"aten::var_mean.correction", reduce<{.takes = kFloating, .dims = 1, .keep = 3, .results = 2}>},
+    {"aten::std_mean.correction", reduce<{.takes = kFloating, .dims = 1, .keep = 3, .results = 2}>},
+    {"aten::norm.Scalar", reduce<{.takes = kFloating, .needs_elements = true}>},
+    {"aten::norm.ScalarOpt_dim", reduce<{.takes = kFloating, .dims = 2, .keep = 3, .needs_elements = true}>},
     {"aten::linalg_vector_norm", vector_norm},
     {"aten::_softmax", softmax},
     {"aten::_log_softmax", softmax},
@@ -164,6 +221,10 @@ constexpr Row kReduceRules[] = {
     {"aten::_log_softmax_backward_data", softmax_backward},
     {"aten::cumsum", scan},
     {"aten::cumprod", scan},
+    {"aten::cummax", scan_with_places},
+    {"aten::cummin", scan_with_places},
+    {"aten::logcumsumexp", scan_floating},
+    {"aten::_logcumsumexp", scan_floating},
     {"aten::segment_reduce", segments},
     {"aten::_segment_reduce_backward", segments_backward},
 };

@@ -142,6 +142,12 @@ bool squeeze_some(Args args, Stack& results) {
   return squeeze_dims(args[0].toTensor(), args[1].toIntVector(), results);
 }
 
+bool squeeze(Args args, Stack& results) {
+  std::vector<int64_t> all;
+  for (int64_t dim = 0; dim < args[0].toTensor().dim(); ++dim) all.push_back(dim);
+  return squeeze_dims(args[0].toTensor(), all, results);
+}
+
 bool select(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
   Shape shape(self);
@@ -234,6 +240,39 @@ bool unbind(Args args, Stack& results) {
   return give(results, std::move(views));
 }
 
+// Complex numbers as pairs.
+bool view_as_real(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  if (!is(self.scalar_type(), kComplex) || !is_plain(self)) return false;
+  Shape shape(self);
+  for (SymInt& stride : shape.strides) stride *= 2;
+  shape.sizes.push_back(2);
+  shape.strides.push_back(1);
+  return give(results, make_trace_view(self, shape.sizes, shape.strides, shape.offset * 2,
+                                       c10::toRealValueType(self.scalar_type())));
+}
+
+bool view_as_complex(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  ScalarType type = self.scalar_type();
+  if ((type != ScalarType::Float && type != ScalarType::Double) || self.dim() == 0 || !is_plain(self)) return false;
+  Shape shape(self);
+  if (shape.sizes.back() != 2 || shape.strides.back() != 1 || shape.offset % 2 != 0) return false;
+  shape.drop(shape.rank() - 1);
+  for (SymInt& stride : shape.strides) {
+    if (stride % 2 != 0) return false;
+    stride = stride / 2;
+  }
+  return give(results, make_trace_view(self, shape.sizes, shape.strides, shape.offset / 2, c10::toComplexType(type)));
+}
+
+bool conj(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  at::Tensor view = Shape(self).over(self);
+  view._set_conj(!self.is_conj());
+  return is(self.scalar_type(), kComplex) && give(results, view);
+}
+
 bool as_strided(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
   Sizes sizes = sizes_of(args[1]), strides = sizes_of(args[2]);
@@ -246,6 +285,20 @@ bool as_strided(Args args, Stack& results) {
   }
   if (offset < 0 || (last + 1) * static_cast<int64_t>(self.itemsize()) > self.storage().sym_nbytes()) return false;
   return give(results, make_trace_view(self, sizes, strides, offset));
+}
+
+// (self, dimension, size, step): windows, whose elements are in a new last dimension
+bool unfold(Args args, Stack& results) {
+  const at::Tensor& self = args[0].toTensor();
+  Shape shape(self);
+  auto dim = wrap(args[1].toInt(), shape.rank());
+  SymInt size = args[2].toSymInt(), step = args[3].toSymInt();
+  if (!dim || shape.rank() == 0 || size < 0 || step <= 0 || size > shape.sizes[*dim]) return false;
+  shape.sizes.push_back(size);
+  shape.strides.push_back(shape.strides[*dim]);
+  shape.sizes[*dim] = (shape.sizes[*dim] - size) / step + 1;
+  shape.strides[*dim] *= step;
+  return give(results, shape.over(self));
 }
 
 bool diagonal(Args args, Stack& results) {
@@ -278,6 +331,7 @@ constexpr Row kViewRules[] = {
     {"aten::permute", permute},
     {"aten::expand", expand},
     {"aten::unsqueeze", unsqueeze},
+    {"aten::squeeze", squeeze},
     {"aten::squeeze.dim", squeeze_dim},
     {"aten::squeeze.dims", squeeze_some},
     {"aten::select.int", select},
@@ -286,7 +340,11 @@ constexpr Row kViewRules[] = {
     {"aten::unsafe_split.Tensor", split},
     {"aten::split_with_sizes", split_with_sizes},
     {"aten::unbind.int", unbind},
+    {"aten::view_as_real", view_as_real},
+    {"aten::view_as_complex", view_as_complex},
+    {"aten::_conj", conj},
     {"aten::as_strided", as_strided},
+    {"aten::unfold", unfold},
     {"aten::diagonal", diagonal},
 };
 

@@ -1,6 +1,9 @@
 // Beside a real run: trace tensors stand for its tensors, and expressions over symbols for its numbers.
 #include "record/symbolic_recording.h"
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+
 #include "cpython/gil.h"
 #include "cpython/text.h"
 #include "record/call_edges.h"
@@ -55,6 +58,12 @@ bool is_value(const Symbols& symbols, ExprId expr, PyObject* value) {
   return PyLong_CheckExact(value) && PyLong_AsLongLongAndOverflow(value, &overflow) == hint.integer && !overflow;
 }
 
+c10::Scalar plain_number(PyObject* number) {
+  if (PyBool_Check(number)) return number == Py_True;
+  if (PyFloat_Check(number)) return PyFloat_AS_DOUBLE(number);
+  return static_cast<int64_t>(PyLong_AsLongLong(number));
+}
+
 class BesideRecording final : public runtime::SymbolicRecording {
  public:
   explicit BesideRecording(std::function<void(std::string)> on_fail)
@@ -92,6 +101,10 @@ class BesideRecording final : public runtime::SymbolicRecording {
   }
 
   bool knows(PyObject* tensor) const override { return find(tensor) != nullptr; }
+  bool is_fixed(PyObject* tensor) override {
+    const at::Tensor* stand_in = find(tensor);
+    return stand_in && recorder_.is_fixed(*stand_in);
+  }
   size_t op_count() const override { return recorder_.graph().ops.size(); }
 
   void watch_dimensions(PyObject* tensor, const std::vector<int>& dimensions, std::function<void()> on_pin) override {
@@ -140,6 +153,24 @@ class BesideRecording final : public runtime::SymbolicRecording {
     if (!result) fail_with_python_error();
     tell_of_pins();
     return result;
+  }
+
+  PyObject* from_numbers(PyObject* numbers, PyObject* tensor) override {
+    const at::Tensor& real = unpack_tensor(tensor);
+    auto fill = [&](PyObject* number) {
+      auto symbol = runtime::symbolic_number(number);
+      return at::full({}, symbol ? *symbol : plain_number(number), real.options().requires_grad(false));
+    };
+    try {
+      if (!PyList_Check(numbers) && !PyTuple_Check(numbers)) return runtime::wrap_tensor(fill(numbers));
+      std::vector<at::Tensor> items;
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(numbers); ++i)
+        items.push_back(fill(PySequence_Fast_GET_ITEM(numbers, i)));
+      return runtime::wrap_tensor(at::stack(items));
+    } catch (...) {
+      runtime::set_python_error(std::current_exception());
+      return nullptr;
+    }
   }
 
   void learn(PyObject* tensor, PyObject* stand_in) override {

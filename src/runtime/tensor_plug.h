@@ -73,7 +73,11 @@ class Recording {
   virtual void add_state(PyObject* tensor) = 0;
   // An input, a state tensor, or made by a recorded operation.
   virtual bool knows(PyObject* tensor) const = 0;
+  // Whether the tensor holds the same in every run, so that what is asked of it needs no check.
+  virtual bool is_fixed(PyObject* /*tensor*/) { return false; }
   virtual size_t op_count() const = 0;
+  // Does something of which nothing is noted.
+  virtual PyObject* run_aside(const std::function<PyObject*()>& operation) { return operation(); }
   // Stops recording. Null when the recording failed; the reason went to the on_fail callback.
   virtual std::unique_ptr<Segment> finish(const std::vector<SegmentOutput>& outputs) = 0;
 };
@@ -124,6 +128,8 @@ class SymbolicRecording : public Recording {
   virtual std::optional<NumberId> number(PyObject* stand_in) const = 0;
   // Does something with stand-ins. Null, without an error: failed.
   virtual py::Ref run(const std::function<PyObject*()>& operation) = 0;
+  // A stand-in for `tensor`, which torch.tensor made from a number or a list of these; new, or null with an error set.
+  virtual PyObject* from_numbers(PyObject* numbers, PyObject* tensor) = 0;
   // `stand_in` came out where the real run got `tensor`.
   virtual void learn(PyObject* tensor, PyObject* stand_in) = 0;
 

@@ -80,6 +80,7 @@ constexpr Entry kEntries[] = {
      "StopIteration.__init__ SyntaxError.__init__ UnicodeDecodeError.__init__ UnicodeEncodeError.__init__ "
      "type.__init__"},
     {Model::RecursionLimit, "sys.getrecursionlimit"},
+    {Model::Reduce, "object.__reduce_ex__"},
     {Model::Next, "next types.GeneratorType.send types.GeneratorType.throw types.GeneratorType.close"},
     {Model::Iterate, "iter"},
     {Model::ClassCall, "type.__call__"},

@@ -34,7 +34,8 @@ enum class Model : uint8_t {
   InstanceDict,  // vars(object)
   Frames,        // looks at the frames of its callers, or changes how they run
   RecursionLimit,
-  Own,  // one of ours, which tells the watch itself
+  Reduce,  // object.__reduce_ex__
+  Own,     // one of ours, which tells the watch itself
 };
 
 // The model of a C function, method descriptor, slot wrapper or bound version of one of these. `self` receives the

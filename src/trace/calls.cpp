@@ -15,16 +15,6 @@ namespace magneto::trace {
 
 using runtime::CallKind;
 
-struct Watch::Call {
-  PyObject* callable;
-  PyObject* const* args;
-  size_t positional;
-  PyObject* keyword_names;
-
-  size_t size() const { return positional + (keyword_names ? PyTuple_GET_SIZE(keyword_names) : 0); }
-  PyObject* make() const { return PyObject_Vectorcall(callable, args, positional, keyword_names); }
-};
-
 namespace {
 
 using Call = Watch::Call;
@@ -199,6 +189,7 @@ class CallModel {
       case Model::RecursionLimit: return watch_.guards.read_recursion_limit();
       case Model::ClassCall:
       case Model::ContextSet:
+      case Model::Reduce:
       case Model::Own: return;
     }
   }
@@ -218,6 +209,10 @@ class CallModel {
         if (arg(0)) watch_.handover.returned = watch_.finish_attribute(self_, arg(0), result);
         return;
       case Model::New: watch_.mark_fresh(result); return;
+      case Model::Identity:
+        if (self_ && watch_.is_fresh(self_) && (name_is("id") || is_hashed_by_address(self_)))
+          watch_.note_address(result);
+        return;
       case Model::ContextSet:
         watch_.open_context_.emplace_back(py::Ref::borrow(self_), py::Ref::borrow(result));
         return;
@@ -442,7 +437,7 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     all.insert(all.end(), args, args + call.size());
     return this->call(PyMethod_GET_FUNCTION(callable), all.data(), positional + 1, keyword_names);
   }
-  if (call_site_ == args && call.size() == 1 && asks_for_number(callable, args[0]) && can_cut_at_question())
+  if (call_site_ == args && call.size() == 1 && asks_for_number(callable, args[0]) && can_cut_at_question(args, 1))
     return call_unknown(callable, args, positional, keyword_names);
   bool is_mode = PyType_Check(callable) && plug_.is_mode((PyTypeObject*)callable);
   if (is_mode || (PyType_Check(callable) && !metaclass_calls_python(Py_TYPE(callable))))
@@ -455,24 +450,7 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     return referent;
   }
   if (is_partial(callable)) return call_partial(callable, args, positional, keyword_names);
-  if (is_lru_cache(callable)) {
-    PyObject* cache = mg_lru_cache_dict(callable);
-    if (!cache) give_up("the call runs " + callable_name(callable) + ", whose cache is not understood");
-    for (size_t i = 0; i < call.size(); ++i) {
-      read_deep(args[i]);
-      use_identity(args[i], "lru_cache");
-    }
-    uint64_t before = cache ? mg_dict_version(cache) : 0;
-    py::Ref result = py::Ref::steal(call.make());
-    if (!result || !alive()) return result.release();
-    // The next call finds what this one found, as long as nothing is added, evicted or cleared.
-    if (mg_dict_version(cache) != before)
-      give_up("the call fills the cache of " + callable_name(callable));
-    else
-      guards.read_cache(cache, result.get());
-    saw(result.get());
-    return result.release();
-  }
+  if (is_lru_cache(callable)) return call_cached(call);
   if (plug_.only_calls(callable, args, call.size())) {
     PyObject* owner = PyCFunction_GET_SELF(callable);  // where it looks for that code
     if (!owner || !PyType_Check(owner) || !mg_assign_type_version((PyTypeObject*)owner))
@@ -490,7 +468,7 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
   Model model = model_of(callable, &self);
   CallKind kind = model == Model::Unknown || model == Model::New ? plug_.classify_call(callable) : CallKind::Foreign;
   if (kind != CallKind::Foreign) {
-    bool is_question = kind == CallKind::Asks && can_cut_at_question();
+    bool is_question = kind == CallKind::Asks && can_cut_at_question(args, call.size());
     if ((is_question || (kind == CallKind::Refused && can_cut())) && call_site_ == args)
       return call_unknown(callable, args, positional, keyword_names);
     if (kind == CallKind::Asks) kind = CallKind::TensorOp;
@@ -529,6 +507,12 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
       size_t skip = self ? 0 : 1;
       return call_type((PyTypeObject*)cls, args + skip, positional - skip, keyword_names);
     }
+  }
+  if (model == Model::Reduce) {
+    PyObject* object = self ? self : call.size() ? args[0] : nullptr;
+    size_t skip = self || !object ? 0 : 1;
+    if (object && is_reduced_plainly(object, args + skip, call.size() - skip)) return reduce(object, call);
+    model = Model::Unknown;
   }
   if (model == Model::Unknown && call_site_ == args) return call_unknown(callable, args, positional, keyword_names);
   if (stand_ins() && is_len(callable) && call.size() == 1 && is_tensor(args[0])) return length_of(args[0]);

@@ -16,7 +16,6 @@ constexpr size_t kFormsBehindCut = 3;  // of which the next call might need yet 
 
 }  // namespace
 
-// Whether only this call, or the watch of it, holds the object; a part is held by what it is part of as well.
 bool Watch::is_left_to_us(PyObject* object, bool is_part) const {
   constexpr Py_ssize_t kMany = 16;  // others must be among them
   if (Py_REFCNT(object) > kMany) return false;
@@ -35,8 +34,12 @@ void Watch::use_foreign_tensor(PyObject* tensor, uint32_t number) {
 
 void Watch::use_foreign_tensor(NodeId node) {
   PyObject* tensor = provenance[node].value.get();
-  bool is_known = again_ && again_->node_of(tensor) >= 0;  // it is part of what was looked into
-  if (!is_known) use_foreign_tensor(tensor, writer_->hold_tensor(node));
+  if (again_ && again_->node_of(tensor) >= 0) return;  // it is part of what was looked into
+  uint32_t* known = recording->knows(tensor) ? writer_->find(tensor) : nullptr;
+  if (known && provenance[node].kind == Node::Kind::Register)
+    program_->must_be_same(provenance[node].number, *known);
+  else
+    use_foreign_tensor(tensor, writer_->hold_tensor(node));
 }
 
 // For people: the variable that holds it, or what it is.

@@ -45,6 +45,8 @@ class FrameRun {
   PyObject* generator() const { return view_.generator; }
   // A watched instruction called the function or resumed the generator, and gets what that returns or yields.
   bool is_direct() const { return is_direct_; }
+  // The object, if this is its __init__ and a watched instruction called its class; else null.
+  PyObject* made() const { return made_; }
   int executing() const { return at_; }
   // Whether code of the frame would do something about an operator's error that the program could tell.
   bool notices_errors() const;
@@ -137,6 +139,8 @@ class FrameRun {
   Next build_slice(uint32_t count);
   Next extend_holder(uint32_t arg);
   Next append_to_holder(uint32_t arg);
+  Next load_method_of_followed(uint32_t arg);
+  bool append_followed(PyObject* callable, PyObject** args, size_t count);
   Next merge_holder(uint32_t arg);
   Next ask_tensor_truth();
   Next run_instead(PyObject* function, int operands, int below = 0);  // `below` them, slots that go, too
@@ -233,6 +237,7 @@ class FrameRun {
   SlotNodes nodes_;      // of locals and stack; kKnown above the top
   int stack_nodes_ = 0;  // how many of the stack have one
   bool is_direct_ = false;
+  PyObject* made_ = nullptr;
   int pc_;      // the next instruction
   int at_ = 0;  // the one being executed
   PyObject* result_ = nullptr;

@@ -250,6 +250,8 @@ Next FrameRun::call(uint32_t arg, PyObject* names, int above) {
   }
   if (watch_.around)
     settle_holders(args, total);
+  else if (stack_nodes_ && append_followed(*callable, args, total))
+    watch_.handover = {};
   else
     hand_over(*callable, args, nodes, names);
   PyObject* result = watch_.call_here(*callable, args, total - keywords, names);
@@ -315,7 +317,7 @@ Next FrameRun::call_with_tuple(uint32_t arg) {
 
 // Before a branch: the truth of a tensor takes its place.
 Next FrameRun::ask_tensor_truth() {
-  if (!watch_.is_tensor(sp_[-1]) || !watch_.can_cut_at_question()) return Next::Go;
+  if (!watch_.is_tensor(sp_[-1]) || !watch_.can_cut_at_question(sp_ - 1, 1)) return Next::Go;
   settle_top(1);
   py::Ref truth = py::Ref::steal(watch_.call_instead((PyObject*)&PyBool_Type, sp_ - 1, 1, Watch::How::Again));
   NodeId node = std::exchange(watch_.handover, {}).returned;
@@ -339,7 +341,7 @@ Next FrameRun::branch(bool jump_if, uint32_t target) {
 
 // The truth of the top takes its place, or its opposite.
 Next FrameRun::take_truth(bool wanted) {
-  if (watch_.is_tensor(sp_[-1]) && watch_.can_cut_at_question())
+  if (watch_.is_tensor(sp_[-1]) && watch_.can_cut_at_question(sp_ - 1, 1))
     return run_instead(wanted ? (PyObject*)&PyBool_Type : program::operator_function("not_"), 1);
   watch_.read_truth(sp_[-1]);
   int truth = PyObject_IsTrue(sp_[-1]);
@@ -383,9 +385,17 @@ Next FrameRun::run_instead(PyObject* function, int operands, int below) {
   return replace_followed(operands + below, result, node);
 }
 
+namespace {
+
+PyObject* select_row(PyObject* tensor, PyObject* index) {
+  return PyObject_CallMethod(tensor, "select", "iO", 0, index);
+}
+
+}  // namespace
+
 Next FrameRun::take_item() {
   PyObject *object = sp_[-2], *key = sp_[-1];
-  if (watch_.is_tensor(object) && watch_.selects_by_contents(key) && watch_.can_cut_at_question())
+  if (watch_.is_tensor(object) && watch_.selects_by_contents(key) && watch_.can_cut_at_question(sp_ - 1, 1))
     return run_instead(program::operator_function("getitem"), 2);
   NodeId node = kKnown;
   if (watch_.is_dict(object))
@@ -400,8 +410,9 @@ Next FrameRun::take_item() {
   PyObject* result = PyObject_GetItem(object, key);
   NodeId made = kKnown;
   if (StandIns* again = result ? watch_.stand_ins() : nullptr) {
+    bool is_row = watch_.is_tensor(object) && PyLong_CheckExact(key);  // torch pins a number that it is indexed with
     if (watch_.is_tensor(object) || holder_at(sp_ - 2))
-      made = again->apply(PyObject_GetItem, value_at(sp_ - 2), value_at(sp_ - 1), result);
+      made = again->apply(is_row ? select_row : PyObject_GetItem, value_at(sp_ - 2), value_at(sp_ - 1), result);
     else
       watch_.look_at_tensor(key, "an index");
   }
@@ -638,6 +649,7 @@ PyObject* FrameRun::run(bool throwing) {
   for (;;) {
     if (next == Next::Go) {
       if (watch_.alive() || goes_on()) [[likely]] {
+        ++watch_.steps;
         next = !listing ? step() : step_listed(*listing);
         if (next == Next::Go) [[likely]]
           continue;

@@ -452,7 +452,7 @@ Next FrameRun::forbid_stop_iteration() {
 
 Next FrameRun::return_value(PyObject* owned, NodeId node) {
   watch_.handover = {};
-  watch_.handover.returned = node;
+  watch_.handover.returned = made_ ? watch_.node_of_new(made_) : node;
   result_ = owned;
   watch_.leave_function(result_);
   return Next::Return;
@@ -534,7 +534,7 @@ Next FrameRun::step_rare(uint8_t operation, uint32_t arg) {
     case MG_PUSH_NULL: push(nullptr); return Next::Go;
     case MG_RETURN_GENERATOR: return Next::Generator;
     case MG_RETURN_VALUE: {
-      if (!is_direct_ || view_.generator) settle_top(1);
+      if (!is_direct_ || view_.generator || made_) settle_top(1);
       NodeId node = std::exchange(node_at(sp_ - 1), kKnown);
       return return_value(pop(), node);
     }

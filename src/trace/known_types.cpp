@@ -319,10 +319,19 @@ bool has_hidden_contents(PyObject* object) {
          name == "types.GenericAlias" || name == "types.UnionType";
 }
 
+bool is_hashed_by_address(PyObject* object) { return Py_TYPE(object)->tp_hash == PyBaseObject_Type.tp_hash; }
+
 bool has_plain_new(PyTypeObject* type) {
   static PyObject* name = PyUnicode_InternFromString("__new__");
   PyObject* found = _PyType_Lookup(type, name);
   return found && PyCFunction_Check(found);
+}
+
+PyObject* initialiser(PyTypeObject* type) {
+  static PyObject* name = PyUnicode_InternFromString("__init__");
+  bool is_plain = type->tp_new == PyBaseObject_Type.tp_new || type->tp_new == PyDict_Type.tp_new ||
+                  type->tp_new == PyODict_Type.tp_new || type->tp_new == PyList_Type.tp_new;
+  return is_plain && !metaclass_calls_python(Py_TYPE(type)) ? _PyType_Lookup(type, name) : nullptr;
 }
 
 bool method_is_python(PyTypeObject* type, const char* name) {

@@ -18,10 +18,14 @@ bool metaclass_calls_python(PyTypeObject* metaclass);
 bool property_is_python(PyObject* property, const char* accessor = "fget");
 // __eq__ or __hash__ is written in Python.
 bool has_python_equality(PyTypeObject* type);
+// By which object it is, and without code of its own.
+bool is_hashed_by_address(PyObject* object);
 // Compared or printed by contents that guards do not see: exceptions, partials, list[int], ...
 bool has_hidden_contents(PyObject* object);
 // Makes its objects with a __new__ that is written in C.
 bool has_plain_new(PyTypeObject* type);
+// The __init__ that is called with all that the class is called with, and alone looks at that; or null.
+PyObject* initialiser(PyTypeObject* type);
 // A special method that is written in Python, and so is watched.
 bool method_is_python(PyTypeObject* type, const char* name);
 // Some special method is neither Python code, which is watched, nor the one of a C base: C code calls it unseen.

@@ -6,6 +6,7 @@
 #include "program/operators.h"
 #include "trace/call_table.h"
 #include "trace/frame_run.h"
+#include "trace/known_types.h"
 #include "trace/rules.h"
 
 namespace magneto::trace {
@@ -84,7 +85,8 @@ void FrameRun::take_nodes() {
   Watch::Handover handed = std::exchange(watch_.handover, {});
   if (view_.generator) is_direct_ = handed.generator == view_.generator;
   if (view_.generator || handed.function != (PyObject*)view_.function) return;
-  is_direct_ = !handed.is_operator;
+  if (handed.is_constructor && view_.code->co_argcount > 0) made_ = locals_[0];
+  is_direct_ = !handed.is_operator && (made_ || !handed.is_constructor);
   for (auto [local, node] : handed.nodes) nodes_[static_cast<size_t>(local)] = node;
   const PyCodeObject* code = view_.code;
   int local = code->co_argcount + code->co_kwonlyargcount;
@@ -99,9 +101,12 @@ void FrameRun::take_nodes() {
 
 void Watch::Handover::expect(PyObject* callable) {
   static PyObject* name = PyUnicode_InternFromString("__call__");
+  is_constructor = PyType_Check(callable);
   if (PyMethod_Check(callable))
     callable = PyMethod_GET_FUNCTION(callable);
-  else if (!PyFunction_Check(callable) && !PyType_Check(callable) && mg_is_python_class(Py_TYPE(callable)))
+  else if (is_constructor)
+    callable = initialiser((PyTypeObject*)callable);
+  else if (!PyFunction_Check(callable) && mg_is_python_class(Py_TYPE(callable)))
     callable = _PyType_Lookup(Py_TYPE(callable), name);
   function = callable && PyFunction_Check(callable) ? callable : nullptr;
 }
@@ -136,9 +141,18 @@ bool Watch::Handover::give(PyObject* callable, size_t index, size_t positional, 
   return code->co_flags & CO_VARKEYWORDS && put(named_rest, before);
 }
 
+namespace {
+
+PyObject* append_method() {
+  static PyObject* append = PyObject_GetAttrString((PyObject*)&PyList_Type, "append");
+  return append;
+}
+
+}  // namespace
+
 // To a list that is older than the call.
 bool FrameRun::appends(PyObject* list, PyObject* callable) const {
-  static PyObject* append = PyObject_GetAttrString((PyObject*)&PyList_Type, "append");
+  PyObject* append = append_method();
   auto definition = [](PyObject* method) { return ((PyMethodDescrObject*)method)->d_method; };
   if (!PyList_CheckExact(list) || !watch_.is_tracked(list)) return false;
   return callable == append ||
@@ -474,6 +488,41 @@ Next FrameRun::append_to_holder(uint32_t arg) {
   return step_variables(MG_LIST_APPEND, arg);
 }
 
+// The method of a list that holds what is followed is called with that list.
+Next FrameRun::load_method_of_followed(uint32_t arg) {
+  PyObject* list = holder_at(sp_ - 1) && PyList_CheckExact(sp_[-1]) ? sp_[-1] : nullptr;
+  NodeId node = list ? node_at(sp_ - 1) : kKnown;
+  if (list)
+    set_node(sp_ - 1, kKnown);
+  else
+    settle_top(1);
+  Next next = step_variables(MG_LOAD_METHOD, arg);
+  if (next == Next::Go && list) {
+    if (sp_[-1] == list)
+      set_node(sp_ - 1, node);
+    else
+      watch_.settle(node);
+  }
+  return next;
+}
+
+// Before list.append(value), where only the frames have the list: it holds what is followed, then, wherever they have
+// it.
+bool FrameRun::append_followed(PyObject* callable, PyObject** args, size_t count) {
+  if (callable != append_method() || count != 2 || !PyList_CheckExact(args[0])) return false;
+  bool is_new = watch_.is_fresh(args[0]) && watch_.is_left_to_us(args[0]);
+  bool is_followed = holder_at(args) || !watch_.provenance.is_known(node_at(args + 1));
+  if (!is_new || !is_followed) return false;
+  std::vector<NodeId> nodes = parts_at(args);
+  nodes.push_back(node_at(args + 1));
+  set_node(args + 1, kKnown);
+  NodeId holder = watch_.provenance.add_holder(args[0], std::move(nodes));
+  for (FrameRun* frame : watch_.running)
+    for (size_t i = 0; i < frame->size(); ++i)
+      if (frame->value(i).object == args[0]) frame->carry(i, holder);
+  return true;
+}
+
 Next FrameRun::take_from_holder() {
   if (watch_.stand_ins()) {
     bool is_plain_key = node_at(sp_ - 1) == kKnown && (PyLong_CheckExact(sp_[-1]) || PySlice_Check(sp_[-1]));
@@ -528,6 +577,7 @@ Next FrameRun::step_with_nodes(uint8_t operation, uint32_t arg) {
       set_node(sp_ - offset, top);
       break;
     }
+    case MG_LOAD_METHOD: return load_method_of_followed(arg);
     case MG_STORE_ATTR:
       watch_.settle(node_at(sp_ - 1));
       set_node(sp_ - 1, kKnown);

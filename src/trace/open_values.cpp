@@ -84,6 +84,15 @@ void Watch::note_left_open() {
   }
 }
 
+void Watch::note_open_answers() {
+  pins_answers |= !provenance.settled_registers.empty();
+  for (runtime::NumberId number : open_answers_) (symbolic_->is_plain(number) ? pins_answers : opens_answers) = true;
+  for (PyObject* tensor : open_inputs_)
+    (symbolic_->open_dimensions(tensor).empty() ? pins_answers : opens_answers) = true;
+  open_answers_.clear();
+  open_inputs_.clear();
+}
+
 std::optional<runtime::NumberId> Watch::symbol_of(NodeId id) {
   if (!alive() || provenance.is_known(id)) return std::nullopt;
   if (provenance[id].symbol) return provenance[id].symbol;
@@ -98,12 +107,13 @@ std::optional<runtime::NumberId> Watch::symbol_of(NodeId id) {
   }
   provenance[id].typed = true;
   input_registers_.push_back(writer_->node_register(id));
-  return provenance[id].symbol = symbolic_->add_number(value);
+  open_answers_.push_back(symbolic_->add_number(value));
+  return provenance[id].symbol = open_answers_.back();
 }
 
 bool Watch::is_open_key(PyObject* key) const {
   return key &&
-         std::ranges::any_of(open_keys_, [&](const py::Ref& open) { return guard::same_value(open.get(), key); });
+         std::ranges::any_of(leeway_.keys, [&](const py::Ref& open) { return guard::same_value(open.get(), key); });
 }
 
 void Watch::take_truth_of(NodeId id) {

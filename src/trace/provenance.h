@@ -111,6 +111,12 @@ class Provenance {
   Node& operator[](NodeId id) { return nodes_[id]; }
   bool is_known(NodeId id) const { return id == kKnown || nodes_[id].settled; }
   size_t size() const { return nodes_.size(); }
+  // Whether guards know it wherever it was found and had to be just that.
+  bool is_only_read(PyObject* value) const {
+    return std::ranges::none_of(nodes_, [value](const Node& node) {
+      return node.settled && node.value.get() == value && node.kind != Node::Kind::Key && node.kind != Node::Kind::Cell;
+    });
+  }
   // That nodes hold.
   Py_ssize_t references_to(PyObject* object) const {
     return std::ranges::count(nodes_, object, [](const Node& node) { return node.value.get(); });

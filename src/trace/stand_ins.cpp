@@ -2,6 +2,7 @@
 #include "trace/stand_ins.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "cpython/cpython.h"
 #include "program/operators.h"
@@ -29,6 +30,27 @@ std::optional<Arithmetic> arithmetic(Node::Kind kind, uint32_t number) {
 
 }  // namespace
 
+namespace {
+
+// torch.tensor would pin the numbers that it is given.
+bool makes_tensor(PyObject* callable) {
+  return PyCFunction_Check(callable) && std::string_view(((PyCFunctionObject*)callable)->m_ml->ml_name) == "tensor";
+}
+
+bool holds_only_numbers(PyObject* object) {
+  if (!is_sequence(object)) return is_number(object);
+  PyObject** items = PySequence_Fast_ITEMS(object);
+  return std::all_of(items, items + PySequence_Fast_GET_SIZE(object), is_number);
+}
+
+}  // namespace
+
+bool StandIns::is_open(Value value) const {
+  const Node* holder = watch_.provenance.holder(value.object);
+  if (!holder) return !watch_.provenance.is_known(value.node);
+  return std::ranges::any_of(holder->items, [this](NodeId node) { return !watch_.provenance.is_known(node); });
+}
+
 bool StandIns::concerns(Value value) const {
   if (!value.object) return false;
   if (!watch_.provenance.is_known(value.node) || watch_.is_tensor(value.object)) return true;
@@ -47,6 +69,13 @@ bool StandIns::concerns(Value value) const {
 NodeId StandIns::call(PyObject* callable, const std::vector<Value>& args, size_t positional, PyObject* keyword_names,
                       PyObject* result) {
   for (const Value& arg : args) admit(arg);
+  if (makes_tensor(callable) && positional && is_open(args[0]) && holds_only_numbers(args[0].object))
+    return again(
+        [&]() -> PyObject* {
+          py::Ref numbers = of(args[0]);
+          return numbers ? recording_.from_numbers(numbers.get(), result) : nullptr;
+        },
+        result);
   return again(
       [&]() -> PyObject* {
         py::Ref function = of_callable(callable);

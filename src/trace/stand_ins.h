@@ -43,6 +43,7 @@ class StandIns {
   NodeId compute(Node::Kind kind, uint32_t number, Value left, Value right, PyObject* result);
 
  private:
+  bool is_open(Value value) const;
   void admit(Value value);
   py::Ref of(Value value);
   py::Ref of_container(PyObject* container, const std::vector<NodeId>* nodes);

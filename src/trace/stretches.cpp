@@ -58,6 +58,7 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
   if (alive()) check_size();
   if (!alive()) return false;
   if (!stretch_) note_left_open();
+  if (symbolic_) note_open_answers();
   if (listing) listing->take();
   std::unique_ptr<runtime::Segment> segment = recording->finish(writer_->outputs);
   if (!segment) give_up("the recording failed");
@@ -141,6 +142,11 @@ void Watch::finish(Value result) {
 
 bool Watch::has_program() const { return alive() || (cuts_ && (operations_ || runtime::config().without_tensors)); }
 
+bool Watch::pays() const {
+  static constexpr size_t kStepsOfCut = 16;  // so many does CPython execute in the time that a cut takes
+  return operations_ || steps > cuts_ * kStepsOfCut;
+}
+
 // ---- cuts
 
 bool Watch::can_be_put_back(const FrameRun& frame) const {
@@ -169,6 +175,20 @@ bool Watch::reaches_opaque(PyObject* object, bool keeps_contents, guard::Pointer
   return false;
 }
 
+// Every value that the frames hold, or that is being made for them.
+template <class Visitor>
+void Watch::visit_frames(Visitor visit) const {
+  for (const FrameRun* frame : running) {
+    for (size_t i = 0; i < frame->size(); ++i)
+      if (Value value = frame->value(i); value.object) visit(value);
+    if (frame->made()) visit(Value{frame->made()});
+  }
+}
+
+NodeId Watch::node_of_new(PyObject* object) {
+  return opaque_.contains(object) ? provenance.add_register(*writer_->find(object), object) : kKnown;
+}
+
 // What was built for the unknown function, and all that leads to it, is not known any more.
 void Watch::make_opaque(bool keeps_contents) {
   size_t done = 0;
@@ -176,15 +196,13 @@ void Watch::make_opaque(bool keeps_contents) {
     changed = false;
     guard::PointerSet clean;
     for (; done < writer_->built.size(); ++done) opaque_.insert(writer_->built[done]);
-    for (FrameRun* frame : running)
-      for (size_t i = 0; i < frame->size() && alive(); ++i) {
-        auto [object, node] = frame->value(i);
-        if (!object || opaque_.contains(object) || writer_->find(object)) continue;
-        if (!reaches_opaque(object, keeps_contents, clean)) continue;
-        writer_->value({object, node});
-        opaque_.insert(object);
-        changed = true;
-      }
+    visit_frames([&](Value value) {
+      if (!alive() || opaque_.contains(value.object) || writer_->find(value.object)) return;
+      if (!reaches_opaque(value.object, keeps_contents, clean)) return;
+      writer_->value(value);
+      opaque_.insert(value.object);
+      changed = true;
+    });
   }
 }
 
@@ -198,9 +216,7 @@ size_t Watch::slots_kept(const FrameRun& frame, How how) const {
 void Watch::forget_dead() {
   guard::PointerSet living, seen, attributes;  // of new objects, in dicts that nobody has marked
   std::vector<PyObject*> open;
-  for (FrameRun* frame : running)
-    for (size_t i = 0; i < frame->size(); ++i)
-      if (PyObject* object = frame->value(i).object) open.push_back(object);
+  visit_frames([&](Value value) { open.push_back(value.object); });
   while (!open.empty()) {
     PyObject* next = open.back();
     open.pop_back();
@@ -234,6 +250,7 @@ void Watch::describe_frames(program::Exit* exit, uint32_t result, How how) {
     if (behind && how != How::Stored) state.slots.push_back(result);
     if (behind && how == How::Fetched && MG_HOLE) state.slots.push_back(program::kNoRegister);
     if (frame.generator()) state.generator = writer_->value_at_exit({frame.generator()}, exit);
+    if (!innermost && running[i + 1]->made()) state.made = writer_->value_at_exit({running[i + 1]->made()}, exit);
     exit->frames.push_back(std::move(state));
   }
 }
@@ -269,6 +286,12 @@ bool Watch::can_cut() const {
   return alive() && may_cut && cuts_ < kMaxCuts && !running.empty() && consumer_depth == SIZE_MAX &&
          open_context_.empty() &&
          std::all_of(running.begin(), running.end(), [&](FrameRun* frame) { return can_be_put_back(*frame); });
+}
+
+bool Watch::can_cut_at_question(PyObject* const* args, size_t count) const {
+  auto is_fixed = [this](PyObject* arg) { return is_tensor(arg) ? recording->is_fixed(arg) : guard::is_atom(arg); };
+  bool has_answer = count && is_tensor(args[0]) && std::all_of(args, args + count, is_fixed);
+  return cuts_at_questions && can_cut() && !has_answer;
 }
 
 bool Watch::cut(PyObject* callable, PyObject* const* args, size_t count, PyObject* keyword_names, How how) {
@@ -307,8 +330,9 @@ void Watch::open_stretch(How how, bool keeps_contents) {
   writer_->close_nodes();
   fitting_.clear();
   if (outcome == Outcome::Joined) fitting_ = last_cut_->next.find_all();
+  auto program = std::make_unique<program::Program>(program_);  // before that one goes, if nobody else has it
   stretch_ = std::make_shared<program::Stretch>();
-  stretch_->program = std::make_unique<program::Program>(program_->register_count());
+  stretch_->program = std::move(program);
   entry_ = stretch_.get();
   program_ = stretch_->program.get();
   writer_->start(program_);
@@ -349,10 +373,12 @@ void Watch::open_stretch(How how, bool keeps_contents) {
 // Whatever unknown code did to the tensor, it must look as it looks now, but for the sizes that are open.
 void Watch::add_input(PyObject* tensor, uint32_t number, const std::vector<int>& open) {
   if (std::string why = plug_.why_not_plain(tensor); !why.empty()) return give_up("the call uses " + why);
-  if (symbolic_)
+  if (symbolic_) {
     symbolic_->add_input(tensor, open);
-  else
+    if (!open.empty()) open_inputs_.push_back(tensor);
+  } else {
     recording->add_input(tensor);
+  }
   if (!alive()) return;
   input_checks_->add(tensor, open);
   input_registers_.push_back(number);

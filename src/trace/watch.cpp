@@ -51,14 +51,13 @@ bool is_last_word(PyObject* function, PyObject* self) {
 
 }  // namespace
 
-Watch::Watch(const guard::Arguments& arguments, guard::Entry* first, program::Program* program,
-             const std::vector<py::Ref>& open_keys)
+Watch::Watch(const guard::Arguments& arguments, guard::Entry* first, program::Program* program, Leeway leeway)
     : arguments_(arguments),
       plug_(runtime::tensor_plug()),
       writer_(std::make_unique<Writer>(*this, arguments)),
       entry_(first),
       program_(program),
-      open_keys_(open_keys),
+      leeway_(std::move(leeway)),
       global_state_(plug_.global_state()),
       outer_(runtime::thread_state().watch) {
   start_recording();
@@ -89,7 +88,7 @@ void Watch::start_recording() {
   auto on_fail = [this](std::string reason) { fail_from_recording(reason); };
   stand_ins_.reset();
   recording.reset();
-  bool is_open = !open_keys_.empty() || !arguments_.open().empty();
+  bool is_open = !leeway_.empty() || !arguments_.open().empty();
   if (auto made = is_open ? plug_.record_symbolic(on_fail) : nullptr) {
     input_checks_ = plug_.tensor_checks();
     symbolic_ = made.get();
@@ -213,7 +212,7 @@ NodeId Watch::look_up_key(PyObject* dict, PyObject* key) {
     if (write) return written(*write, item_of(dict, key));
   }
   PyObject* value = item_of(dict, key);
-  bool is_open_tensor = value && !open_keys_.empty() && is_tensor(value) && is_open_key(key);
+  bool is_open_tensor = value && !leeway_.keys.empty() && is_tensor(value) && is_open_key(key);
   if (value && (guard::is_plain_number(value) || is_open_tensor)) return provenance.add_read(dict, key, value);
   if (guards.read_key(dict, key, value)) saw(value);
   return kKnown;
@@ -430,8 +429,9 @@ void Watch::compare_identity(PyObject* a, PyObject* b) {
     return PyLong_CheckExact(object) || PyFloat_CheckExact(object) || PyUnicode_CheckExact(object) ||
            PyBytes_CheckExact(object) || PyComplex_CheckExact(object);
   };
-  // What is equal or looks alike may be one object in this call and two in the next: no exit would know.
-  if (alive() && is_value(a) && is_value(b))
+  // What is equal may be one object in this call and two in the next: no exit would know.
+  bool are_equal = is_value(a) && is_value(b) && guard::same_atom(a, b);
+  if (alive() && are_equal && !mg_is_shared_int(a) && !(pin_identity(a) && pin_identity(b)))
     return give_up("the call asks whether two values are the same object", Around::Never);
   if (alive() && (foreign_tensors_.contains(a) || foreign_tensors_.contains(b)) && is_tensor(a) && is_tensor(b))
     return give_up("the call asks whether a tensor of an unknown function is another one");
@@ -440,6 +440,14 @@ void Watch::compare_identity(PyObject* a, PyObject* b) {
   };
   if (alive() && ((is_argument(a) && is_older(b)) || (is_argument(b) && is_older(a))))
     give_up("the call asks whether an argument is an object that existed before it", Around::Never);
+}
+
+// Lets guards tell a value from others that are equal. False: it was not found by a guarded read.
+bool Watch::pin_identity(PyObject* value) {
+  if (cuts_ || !provenance.is_only_read(value)) return false;
+  for (size_t i = 0; i < contents().node_count(); ++i)
+    if (contents().seen(i) == value) return false;
+  return guards.pin_identity(value);
 }
 
 void Watch::enter_function(PyFunctionObject* function, PyObject* const* locals) {
@@ -574,7 +582,7 @@ void Watch::add(Effect effect) {
 }
 
 bool Watch::may_mark(PyObject* tensor, PyObject* name) const {
-  return runtime::is_mark(text(name)) && !stand_ins() && !is_argument(tensor) && !guards.has_state_tensor(tensor) &&
+  return runtime::is_mark(text(name)) && !is_argument(tensor) && !guards.has_state_tensor(tensor) &&
          recording->knows(tensor);
 }
 

@@ -19,6 +19,7 @@
 #include "runtime/state.h"
 #include "runtime/tensor_plug.h"
 #include "trace/detours.h"
+#include "trace/leeway.h"
 #include "trace/provenance.h"
 #include "trace/stand_ins.h"
 
@@ -72,13 +73,20 @@ class Writer;
 
 class Watch {
  public:
-  struct Call;
+  struct Call {
+    PyObject* callable;
+    PyObject* const* args;
+    size_t positional;
+    PyObject* keyword_names;
+
+    size_t keywords() const { return keyword_names ? static_cast<size_t>(PyTuple_GET_SIZE(keyword_names)) : 0; }
+    size_t size() const { return positional + keywords(); }
+    PyObject* make() const { return PyObject_Vectorcall(callable, args, positional, keyword_names); }
+  };
 
   // `first` and `program` are filled in for the first stretch of the call, others are added behind its cuts.
-  // `open_keys`: names of attributes and the like that were found to hold another number or tensor in each call. With
-  // these, or with arguments that leave something open, sizes and numbers stay open.
-  Watch(const guard::Arguments& arguments, guard::Entry* first, program::Program* program,
-        const std::vector<py::Ref>& open_keys = {});
+  // With leeway, or with arguments that leave something open, sizes and numbers stay open.
+  Watch(const guard::Arguments& arguments, guard::Entry* first, program::Program* program, Leeway leeway = {});
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -116,6 +124,8 @@ class Watch {
   const guard::Arguments& contents() const { return again_ ? *again_ : arguments_; }
   bool is_argument(PyObject* object) const;  // a tensor or container that was passed in
   bool has_been_given(PyObject* object) const;
+  // Whether only this call, or the watch of it, holds the object; a part is held by what it is part of as well.
+  bool is_left_to_us(PyObject* object, bool is_part = false) const;
   // As an index of a tensor: how much it selects depends on what a tensor holds.
   bool selects_by_contents(PyObject* key) const { return plug_.selects_by_contents(key); }
   Kind kind_of(PyTypeObject* type) {
@@ -124,6 +134,8 @@ class Watch {
     return known ? *known : new_kind(type);
   }
   bool is_tensor(PyObject* object) const { return plug_.is_tensor(object); }
+  // Of an object that this call made: the register that it is in, if unknown code knows it.
+  NodeId node_of_new(PyObject* object);
   // Whether it was made by this call, and the attribute means something only to those who compile.
   bool may_mark(PyObject* tensor, PyObject* name) const;
   bool is_plain_tensor(PyObject* object) const { return is_tensor(object) && plug_.why_not_plain(object).empty(); }
@@ -142,6 +154,7 @@ class Watch {
     std::vector<std::pair<int, NodeId>> nodes;  // of its local variables
     std::vector<NodeId> rest, named_rest;       // of what ends up in *args and in **kwargs
     bool is_operator = false;                   // an instruction that is no call runs the function
+    bool is_constructor = false;                // a class is called, and the function is its __init__
     NodeId stored = kKnown;                     // of what setattr or list.append is to store
     std::vector<NodeId> operands;               // of the arguments of tensor work; empty: none
     NodeId returned = kKnown;
@@ -194,7 +207,13 @@ class Watch {
   void read_iterator(PyObject* iterator);  // before it is advanced
   void read_operand(PyObject* value);      // before an operator is applied
   void compare_identity(PyObject* a, PyObject* b);
+  bool pin_identity(PyObject* value);
   void use_identity(PyObject* value, const char* what);  // its address matters
+  // Of a new object, which is another one in each run: a number that must not get out of the call.
+  void note_address(PyObject* number) {
+    if (addresses_.insert(number)) kept_addresses_.push_back(py::Ref::borrow(number));
+  }
+  bool is_address(PyObject* number) const { return addresses_.contains(number); }
   void leave_function(PyObject* result);
   void enter_function(PyFunctionObject* function, PyObject* const* locals);
   void note_tensor_work();
@@ -227,7 +246,8 @@ class Watch {
   };
   // Whether something unknown would be run behind a cut here, and not end the watch.
   bool can_cut() const;
-  bool can_cut_at_question() const { return cuts_at_questions && can_cut(); }
+  // The same for something that is asked of these.
+  bool can_cut_at_question(PyObject* const* args, size_t count) const;
   // Runs `function` in place of the innermost instruction, on the operands that it has on the stack.
   PyObject* call_instead(PyObject* function, PyObject* const* operands, size_t count, How how) {
     return call_unknown(function, operands, count, nullptr, how);
@@ -260,6 +280,8 @@ class Watch {
   // to that cut.
   void finish(Value result);
   bool has_program() const;
+  // Whether its runs take less time than the call, as far as counts can tell.
+  bool pays() const;
   // Gives up on a call that would make too large a program.
   void check_size();
   bool met_forbidden = false;     // a function that must not be met: the error says so
@@ -277,7 +299,10 @@ class Watch {
   guard::RootNames roots;                 // what the guards of the first stretch start from
   std::vector<guard::Read> first_reads;   // the guards of the first stretch, which held at its end
   std::vector<guard::Opening> left_open;  // of what the arguments leave open, what the first stretch did not pin
-  std::string pinned_at;                  // where a size was pinned that it is an error to fix; or empty
+  // Of numbers and sizes that the call asks for, some are open to the end of a stretch, and some had to be what they
+  // are.
+  bool opens_answers = false, pins_answers = false;
+  std::string pinned_at;  // where a size was pinned that it is an error to fix; or empty
 
   // ---- detours
 
@@ -296,6 +321,7 @@ class Watch {
   std::unique_ptr<runtime::Recording> recording;
   size_t frames = 0;               // watched so far
   size_t depth = 0;                // the most that were running at a time
+  size_t steps = 0;                // instructions so far
   size_t loops = 0;                // backward jumps and calls so far
   std::vector<FrameRun*> running;  // watched frames, outermost first
   // How many frames were running when C code was entered that looks at what Python code hands to it.
@@ -327,9 +353,10 @@ class Watch {
   void look_into(NodeId node);
   std::string name_of(PyObject* object) const;
   void look_at_part(size_t node, uint32_t root);
-  bool is_left_to_us(PyObject* object, bool is_part = false) const;
   void add_input(PyObject* tensor, uint32_t number, const std::vector<int>& open);
   bool can_be_put_back(const FrameRun& frame) const;
+  template <class Visitor>
+  void visit_frames(Visitor visit) const;
   void make_opaque(bool keeps_contents);
   bool reaches_opaque(PyObject* object, bool keeps_contents, guard::PointerSet& clean) const;
   void forget_dead();
@@ -339,6 +366,7 @@ class Watch {
                          How how = How::Called);
   void fail_from_recording(const std::string& reason);
   void note_left_open();
+  void note_open_answers();
   bool is_open_key(PyObject* key) const;
   void check_tensors_if_any(PyObject* result);
   PyObject* length_of(PyObject* tensor);
@@ -364,6 +392,10 @@ class Watch {
   void before_making(PyTypeObject* type);
   bool may_be_called_later(PyObject* callable, PyObject* const* iterables, size_t count);
   PyObject* call_by_rule(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names);
+  bool is_lasting_key(PyObject* part) const;
+  PyObject* call_cached(const Call& call);
+  bool is_reduced_plainly(PyObject* object, PyObject* const* args, size_t count) const;
+  PyObject* reduce(PyObject* object, const Call& call);
   PyObject* call_partial(PyObject* partial, PyObject* const* args, size_t positional, PyObject* keyword_names);
 
   const guard::Arguments& arguments_;
@@ -388,14 +420,18 @@ class Watch {
   std::vector<uint32_t> input_registers_;    // of the recording's inputs; empty: the tensors among the arguments
   std::vector<uint32_t> checked_registers_;  // of the tensors among them that are checked, behind a cut
   std::unique_ptr<runtime::TensorChecks> input_checks_;  // of those
-  const std::vector<py::Ref> open_keys_;
+  const Leeway leeway_;
   runtime::SymbolicRecording* symbolic_ = nullptr;  // the recording, if sizes stay open
   std::unique_ptr<StandIns> stand_ins_;
   std::vector<std::pair<guard::Arguments::Number, NodeId>> open_numbers_;  // of the arguments
-  guard::PointerSet foreign_tensors_;                                      // that unknown functions returned
+  std::vector<PyObject*> open_inputs_;           // of the recording: behind a cut, tensors with sizes that were open
+  std::vector<runtime::NumberId> open_answers_;  // and numbers
+  guard::PointerSet foreign_tensors_;            // that unknown functions returned
   std::unique_ptr<runtime::GlobalState> global_state_;
   guard::PointerMap<Kind> kinds_;
   std::vector<py::Ref> kept_types_;                        // those in kinds_
+  guard::PointerSet addresses_;                            // of new objects, as numbers
+  std::vector<py::Ref> kept_addresses_;                    // those
   guard::PointerSet scanned_dicts_;                        // whose keys were looked at
   guard::PointerSet changed_;                              // older containers with an effect
   guard::PointerPairMap<NodeId> attributes_;               // of tracked instances, whose reads are noted already

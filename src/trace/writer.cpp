@@ -271,6 +271,7 @@ uint32_t Writer::visit(PyObject* value) {
 uint32_t Writer::describe(PyObject* value) {
   if (watch_.is_tensor(value)) return tensor(value);
   if (PyTuple_Check(value) && watch_.provenance.holder(value)) return tuple(value);
+  if (PyLong_CheckExact(value) && watch_.is_address(value)) return refuse("the address of a new object");
   if (guard::is_atom(value) || PyFloat_CheckExact(value)) return constant(value);  // NaN is no atom
   if (PySlice_Check(value)) return slice((PySliceObject*)value);
   int node = watch_.contents().node_of(value);

@@ -847,6 +847,41 @@ change(
     "G[0] = 2; g(2); g(1)",
     "G[0] = 1; g(2); g(1)",
 )
+for what, options, call in (
+    ("names", "", "g('a', k=1)"),
+    ("types", "typed=True", "g('a', k=1)"),
+    ("objects", "", "g(C, (f, 2.0))"),
+    ("none", "maxsize=2", "g()"),
+):
+    change(
+        f"lru_cache_with_{what}",
+        f"import functools\nG = [1]\nclass C: pass\n@functools.lru_cache({options})\ndef g(*a, **k): return G[0]\ndef f(): return {call}",
+        "G[0] = 2; g.cache_clear()",
+        "G[0] = 1; g.cache_clear()",
+        unrelated="g('another')",
+    )
+COPIED = "import copy\nclass C: pass\no = C()\no.a, o.b = 'text', [1.5]\ndef f(): return dict(vars(copy.deepcopy(o)))"
+change("copied_attribute", COPIED, "o.a = 'other'", "o.a = 'text'")
+change("copied_item", COPIED, "o.b[0] = 2.5", "o.b[0] = 1.5")
+change("copied_attribute_added", COPIED, "o.c = 1", "del o.c")
+change(
+    "copied_class_gets_a_say",
+    COPIED,
+    "C.__getstate__ = lambda self: {'a': 0}",
+    "del C.__getstate__",
+)
+change(
+    "equal_values_become_one",
+    "class C: pass\no = C()\no.a, o.b = 'x y', ' '.join('xy')\nkept = o.b\ndef f(): return o.a is o.b",
+    "o.b = o.a",
+    "o.b = kept",
+)
+change(
+    "one_value_becomes_two",
+    "class C: pass\no = C()\no.a = o.b = 'x y'\ndef f(): return o.a is o.b",
+    "o.b = ' '.join('xy')",
+    "o.b = o.a",
+)
 change(
     "partial_keywords",
     "import functools\ndef g(a, b=1): return a + b\np = functools.partial(g, 1, b=2)\ndef f(): return p()",

@@ -582,6 +582,67 @@ effect(
     compiled=None,
 )
 effect(
+    "lru_cache_that_keeps_nothing",
+    "import functools\nLOG = []\n@functools.lru_cache(maxsize=0)\ndef g(x):\n  LOG.append(x)\n  return x + 1\ndef f(): return g(1)",
+    "LOG",
+    compiled=True,
+)
+effect(
+    "lru_cache_of_an_object_that_the_call_makes",
+    "import functools\nLOG = []\nclass C: pass\n@functools.lru_cache\ndef g(x):\n  LOG.append(1)\n  return len(LOG)\ndef f(): return g(C())",
+    "LOG",
+    compiled=None,
+)
+effect(
+    "lru_cache_of_a_function_that_raises",
+    "import functools\nLOG = []\n@functools.lru_cache\ndef g(x):\n  LOG.append(x)\n  raise KeyError(x)\ndef f():\n  try: return g(1)\n  except KeyError as e: return e.args",
+    "LOG",
+    compiled=None,
+)
+effect(
+    "lru_cache_whose_function_changes_what_was_read",
+    "import functools\nN = [0]\n@functools.lru_cache\ndef g(x):\n  N[0] += 1\n  return x\ndef f():\n  before = N[0]\n  return before, g(1), N[0]",
+    "N",
+    compiled=None,
+)
+effect(
+    "lru_cache_that_evicts_itself",
+    "import functools\nLOG = []\n@functools.lru_cache(maxsize=1)\ndef g(x):\n  LOG.append(x)\n  return [x]\ndef f(): return g(1) + g(2)",
+    "LOG",
+    compiled=None,
+)
+effect(
+    "copy_is_changed",
+    "import copy\nclass C:\n  def __init__(self):\n    self.n, self.l, self.d = 0.5, ['a', (1, [2])], {'k': 'v'}\no = C()\n"
+    "def f():\n  c = copy.deepcopy(o)\n  c.n += 1\n  c.l[1][1].append(3)\n  c.d['x'] = c.l\n  return c.n, c.d, type(c) is C",
+    "vars(o)",
+    "o.n += 1",
+    compiled=True,
+)
+effect(
+    "shallow_copy_is_changed",
+    "import copy\nclass C: pass\no = C()\no.l = [1]\ndef f():\n  c = copy.copy(o)\n  c.m = 2\n  return dict(vars(c)), c.l is o.l",
+    "vars(o)",
+    compiled=True,
+)
+effect(
+    "copy_of_a_copy",
+    "import copy\nclass C: pass\no = C()\no.l = [1]\no.self_ = None\n"
+    "def f():\n  c = copy.deepcopy(copy.deepcopy(o))\n  c.l.append(2)\n  return dict(vars(c)), copy.copy(c).l is c.l",
+    "vars(o)",
+    compiled=True,
+)
+effect(
+    "copies_that_have_a_say",
+    "import copy\nLOG = []\nclass C:\n  def __deepcopy__(self, memo):\n    LOG.append('deep')\n    return self\n"
+    "class D:\n  def __getstate__(self):\n    LOG.append('state')\n    return {'a': 1}\n"
+    "class E:\n  __slots__ = ('x',)\nclass F:\n  def __reduce__(self):\n    LOG.append('reduce')\n    return (F, ())\n"
+    "c, d, e, g = C(), D(), E(), F()\ne.x = [1]\n"
+    "def f(): return copy.deepcopy(c) is c, dict(vars(copy.deepcopy(d))), copy.deepcopy(e).x, type(copy.copy(g)).__name__",
+    "LOG",
+    compiled=None,
+)
+effect(
     "cached_property",
     "import functools\nLOG = []\nclass C:\n  @functools.cached_property\n  def x(self):\n    LOG.append(1)\n    return 5\no = C()\ndef f(): return o.x",
     "LOG, vars(o)",

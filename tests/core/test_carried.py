@@ -86,7 +86,46 @@ CASES = {
     ),
     "taken_by_index": Case(OBJECT + "def f():\n  t = [o.n, o.m]\n  return t[1]", ["pass", "o.n = 2", "o.m = 8"], 1),
     "changed_list": Case(
-        OBJECT + "def f():\n  t = [o.n]\n  t.append(o.m)\n  return t", ["pass", "o.n = 2", "o.n = 0"], 2
+        OBJECT + "def f():\n  t = [o.n]\n  t.append(o.m)\n  return t", ["pass", "o.n = 2", "o.n = 0"], 1
+    ),
+    "list_with_two_names": Case(
+        OBJECT + "def f():\n  t = u = []\n  t.append(o.n)\n  u.append(o.m)\n  return u, len(t), u[0] + t[1]",
+        ["pass", "o.n = 2", "o.m = 8"],
+        1,
+    ),
+    "list_of_a_caller": Case(
+        OBJECT
+        + "def g(t, x):\n  t.append(x)\n  t.append(1)\n  return t\ndef f():\n  t = []\n  u = g(t, o.n)\n  return t, u",
+        ["pass", "o.n = 2", "o.m = 8"],
+        1,
+    ),
+    "list_in_a_dict": Case(
+        OBJECT + "def f():\n  d = {'t': []}\n  d['t'].append(o.n)\n  return d", ["pass", "o.n = 2", "o.n = 0"], 2
+    ),
+    "list_in_a_cell": Case(
+        OBJECT + "def f():\n  t = []\n  g = lambda: t\n  t.append(o.n)\n  return g()", ["pass", "o.n = 2", "o.n = 0"], 2
+    ),
+    "list_that_is_sorted": Case(
+        OBJECT + "def f():\n  t = [3]\n  t.append(o.n)\n  t.sort()\n  return t", ["pass", "o.n = 4", "o.n = 0"], 2
+    ),
+    "list_that_is_popped": Case(
+        OBJECT + "def f():\n  t = [3]\n  t.append(o.n)\n  return t.pop() + t.pop()", ["pass", "o.n = 4", "o.n = 0"], 2
+    ),
+    "list_that_is_written": Case(
+        OBJECT + "def f():\n  t = [3]\n  t.append(o.n)\n  t[0] = o.m\n  del t[1]\n  return t",
+        ["pass", "o.n = 4", "o.n = 0"],
+        2,
+    ),
+    "list_that_is_gone_over": Case(
+        OBJECT + "def f():\n  t = []\n  t.append(o.n)\n  t.append(7)\n  return [x + 1 for x in t]",
+        ["pass", "o.n = 4", "o.n = 0"],
+        2,
+    ),
+    "list_that_is_kept": Case(
+        OBJECT + "def f():\n  t = []\n  t.append(o.n)\n  o.kept = t\n  t.append(o.m)\n  return o.kept is t, list(t)",
+        ["pass", "o.n = 4", "o.n = 0"],
+        2,
+        state="o.kept",
     ),
     "equal_keys": Case(OBJECT + "def f(): return {1: o.n, True: o.m}", ["pass", "o.n = 2", "o.m = 8"], 3),
     "star_arguments": Case(

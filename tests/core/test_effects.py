@@ -1,5 +1,8 @@
 """What a function does to the world it does on every call, whether or not it was compiled."""
 
+import copy
+import queue
+
 import pytest
 
 from core import worlds
@@ -43,6 +46,41 @@ def test_a_result_that_is_changed_does_not_change_the_next():
         numbers.append(5)
         table["a"].append(5)
     assert compiled.variants()
+
+
+def test_the_address_of_a_new_object_is_its_own():
+    def make():
+        items = []
+        return items, {id(items): 1, hash(make): 2}
+
+    compiled = worlds.watched(make)
+    kept = []
+    for _ in range(5):
+        items, table = compiled()
+        kept.append(items)
+        assert list(table) == [id(items), hash(make)]
+
+
+def test_a_copy_that_unknown_code_takes_part_in_keeps_its_shape():
+    noise = queue.SimpleQueue()
+
+    class Noisy:
+        def __deepcopy__(self, memo):
+            noise.put(len(memo))
+            return self
+
+    shared = [1]
+    parts = [shared, Noisy(), {"again": shared}]
+
+    def make():
+        copied = copy.deepcopy(parts)
+        return copied[0] is copied[2]["again"], copied[0] is shared, copied[1] is parts[1]
+
+    for leave in (0, 1, 2):
+        with worlds.settings(leave_at_cut=leave):
+            compiled = worlds.watched(make)
+            assert [compiled() for _ in range(5)] == [(True, False, True)] * 5
+    assert noise.qsize() == 15
 
 
 def test_a_bound_method_that_is_looked_into_and_dropped():

@@ -69,12 +69,15 @@ class Interrupt(Exception):
     pass
 
 
-def calls_under_fire(seconds, fire):
-    """Calls of a function, and captures of it, each time until the one exception arrives that `fire` lets loose."""
+def calls_under_fire(hits, fire):
+    """Calls of a function, and captures of it, each time until the one exception arrives that `fire` lets loose.
+
+    For two seconds, or longer if the machine is too busy for as many exceptions to arrive in a call.
+    """
     world = worlds.World(INTERRUPTED, compiled=True)
-    end = time.monotonic() + seconds
+    start = time.monotonic()
     hits_in_calls = rounds = 0
-    while time.monotonic() < end:
+    while (taken := time.monotonic() - start) < 2 or (hits_in_calls < hits and taken < 60):
         rounds += 1
         if rounds % 3 == 0:
             world.compiled.reset()
@@ -105,10 +108,10 @@ def test_a_signal_may_come_at_any_moment():
 
     old = signal.signal(signal.SIGALRM, handler)
     try:
-        hits = calls_under_fire(2.0, lambda: signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 4e-4)))
+        hits = calls_under_fire(20, lambda: signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 4e-4)))
     finally:
         signal.signal(signal.SIGALRM, old)
-    assert hits > 20
+    assert hits >= 20
 
 
 def test_an_exception_of_another_thread_may_come_at_any_moment():
@@ -129,12 +132,12 @@ def test_an_exception_of_another_thread_may_come_at_any_moment():
     shooter = threading.Thread(target=shoot)
     shooter.start()
     try:
-        hits = calls_under_fire(2.0, lambda: orders.append("shoot"))
+        hits = calls_under_fire(5, lambda: orders.append("shoot"))
     finally:
         orders.append("stop")
         shooter.join()
         sys.setswitchinterval(interval)
-    assert hits > 5
+    assert hits >= 5
 
 
 # -- debuggers and profilers ------------------------------------------------------------------------------------------

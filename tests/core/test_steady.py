@@ -126,6 +126,49 @@ def test_programs_that_are_used_are_kept_past_the_limit():
         assert world.compiled.failures() == {}
 
 
+SLOW = {
+    "unknown_call": "import zlib\ndef f(): return zlib.crc32(b'a')",
+    "iterator": "import itertools\nG = itertools.count()\ndef f(): return next(G)",
+    "generator": "def g():\n  i = 0\n  while True:\n    yield i\n    i += 1\nG = g()\ndef f(): return next(G) + next(G)",
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_function_that_hardly_does_more_than_unknown_calls_is_left_eager_in_the_end(name):
+    plain, ours = (worlds.World(SLOW[name], compiled) for compiled in (False, True))
+    for _ in range(20):
+        assert ours.call() == plain.call()
+    assert ours.compiled.state() == "compiled"
+    for _ in range(200):
+        assert ours.call() == plain.call()
+    assert ours.compiled.state() == "eager"
+    assert any("little but run what is not understood" in why for why in ours.compiled.failures())
+    ours.compiled.reset()
+    for _ in range(20):
+        assert ours.call() == plain.call()
+    assert ours.compiled.state() == "compiled"
+
+
+def test_a_function_that_does_more_than_unknown_calls_stays_compiled():
+    source = "import zlib\nG = range(20)\ndef f():\n  n = sum([x * 2 for x in G])\n  return zlib.crc32(b'a') + n"
+    plain, ours = (worlds.World(source, compiled) for compiled in (False, True))
+    for _ in range(300):
+        assert ours.call() == plain.call()
+    assert ours.compiled.state() == "compiled"
+
+
+def test_one_form_that_pays_keeps_the_others():
+    source = (
+        "import zlib\nG = range(20)\ndef f(a):\n"
+        "  n = sum([x * 2 for x in G]) if a else 0\n  return zlib.crc32(b'a') + n"
+    )
+    plain, ours = (worlds.World(source, compiled) for compiled in (False, True))
+    for turn in range(400):
+        assert ours.call(repr(turn % 2 == 1)) == plain.call(repr(turn % 2 == 1))
+    assert ours.compiled.state() == "compiled"
+    assert len(ours.compiled.variants()) == 2
+
+
 # -- what a watch leaves behind ----------------------------------------------------------------------------------------
 
 

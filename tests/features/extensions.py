@@ -199,14 +199,10 @@ def autograd_function_that_returns_its_argument() -> Case:
 
 @feature(
     graphs=2,
-    hits=3,
     cuts=(
-        "the call finds a tensor again that it has used already",
-        "the call finds a tensor again that it has used already",
         "the call runs TensorBase.requires_grad_, which is not understood",
         "the call runs torch.autograd.grad, which is left to Python as a whole",
     ),
-    eager="the call finds a tensor again that it has used already",
 )
 def gradients_computed_inside() -> Case:
     def call(x: Tensor, world: World) -> Any:
@@ -430,11 +426,11 @@ def parameter_as_an_argument() -> Case:
     )
 
 
-@left_to_python(
-    "an unknown function leaves an object whose end others notice (__del__, a weak reference)",
-    "<lambda>",
-    "__torch_function__",
-    "call",
+@feature(
+    graphs=2,
+    hits=4,
+    cuts=("torch._C._push_on_torch_function_stack", "the call uses a method that an unknown function may have changed"),
+    eager="the call uses a method that an unknown function may have changed",
 )
 def torch_function_mode() -> Case:
     class Doubling(TorchFunctionMode):

@@ -102,7 +102,7 @@ def batch_norm_in_training() -> Case:
     return Case(model, model.eval, module=model)
 
 
-@feature(graphs=4, hits=3, cuts=("float",))
+@feature(graphs=3, hits=3, cuts=("float",))
 def batch_norm_with_a_cumulative_mean() -> Case:
     model = nn.BatchNorm1d(4, momentum=None)
     return Case(
@@ -194,15 +194,14 @@ def hook_that_removes_itself() -> Case:
 
 
 @feature(
-    graphs=3,
+    graphs=4,
     hits=2,
     cuts=(
         "the call runs weakref.ReferenceType, which is not understood",
         "the call uses a weakref.ReferenceType that an unknown function has made",
-        "the call uses a cell that an unknown function may have changed",
+        "the call uses a weakref.ReferenceType that an unknown function may have changed",
     ),
-    eager="the call runs weakref.ReferenceType, which is not understood",
-    python=("<lambda>", "hook"),
+    eager="the call sets the attribute 'next_id' of a type that existed before it",
 )
 def hook_that_adds_a_hook() -> Case:
     model = small()
@@ -249,7 +248,7 @@ def attribute_deleted_in_forward() -> Case:
     return Case(model, setter(model, flag=1), observe=lambda: sorted(vars(model)), module=model)
 
 
-@feature(hits=3, eager="the call makes a Parameter, which is not understood", settles=False)
+@feature(hits=3, eager="the call makes a Parameter, which is not understood")
 def module_added_in_forward() -> Case:
     def forward(self: Any, x: Tensor) -> Tensor:
         if len(self.layers) < 2:
