@@ -93,6 +93,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
         for text in (text for name, text in report.user_properties if name == "told"):
             terminalreporter.write_line(text)
+    if failures := os.environ.get("MAGNETO_TEST_FAILURES"):
+        with open(failures, "a", encoding="utf-8") as file:
+            for report in (*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")):
+                file.write(f"{report.nodeid}\n{report.longreprtext[-3000:]}\n")
 
 
 @pytest.fixture

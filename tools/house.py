@@ -20,6 +20,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 REQUIREMENTS = ROOT / "requirements"
 CORE_SITE = BUILD / "core-site"
+FAILURES = BUILD / "log" / "failures.txt"
 
 USAGE = """\
 ./run demo                 compile a model, check it against eager, time it
@@ -211,6 +212,7 @@ def task_test(arguments: list[str]) -> int:
     full = [word for word in arguments if word == "--full"]
     given = [word for word in arguments if word not in ("--full", "--asan")]
     set_up()
+    FAILURES.unlink(missing_ok=True)
     if "--asan" in arguments:
         return test_sanitized(given)
     build_main()
@@ -228,8 +230,7 @@ def task_test(arguments: list[str]) -> int:
     say(f"== the core was tested on CPython {tested}")
     say(f"== all other tests, {pythons.describe(PYTHON)}, torch {installed_torch()}")
     threads = {"OMP_NUM_THREADS": "1"}  # there are as many processes as processors
-    if call([PYTHON, "-m", "pytest", "tests", "--ignore=tests/core", *side_by_side(), *full], env=threads):
-        failed.append("pytest")
+    failed += pytest("pytest", PYTHON, ["tests", "--ignore=tests/core", *side_by_side(), *full], threads)
     return verdict(failed)
 
 
@@ -240,10 +241,14 @@ def test_core(version: str, python: Path, folder: Path, options: list[str]) -> l
     if run_units(folder):
         failed.append(f"the C++ units on Python {version}")
     say(f"== torch-free tests, Python {version}")
-    command = [python, "-m", "pytest", "-q", "tests/core", *side_by_side(), *options]
-    if call(command, env={"PYTHONPATH": str(CORE_SITE)}):
-        failed.append(f"tests/core on Python {version}")
-    return failed
+    words = ["-q", "tests/core", *side_by_side(), *options]
+    return failed + pytest(f"tests/core on Python {version}", python, words, {"PYTHONPATH": str(CORE_SITE)})
+
+
+def pytest(name: str, python: Path, words: list[object], env: dict[str, str]) -> list[str]:
+    """[] if all passed, else [what failed]; tests/conftest.py notes for `verdict` which tests these were."""
+    status = call([python, "-m", "pytest", *words], env={**env, "MAGNETO_TEST_FAILURES": str(FAILURES)})
+    return [f"{name} (status {status})"] if status else []
 
 
 def side_by_side() -> list[object]:
@@ -259,10 +264,9 @@ def test_sanitized(given: list[str]) -> int:
     if run_units(folder):
         failed.append("the C++ units")
     say(f"== torch-free tests, sanitized, on {pythons.describe(PYTHON)}")
-    tests = given or ["tests/core"]
     # The build wrote this wrapper: the interpreter with the sanitizers loaded first.
-    if call([folder / "python", "-m", "pytest", "-q", *tests], env={"MAGNETO_CORE": str(folder / "magneto")}):
-        failed.append("tests/core")
+    words = ["-q", *(given or ["tests/core"])]
+    failed += pytest("tests/core", folder / "python", words, {"MAGNETO_CORE": str(folder / "magneto")})
     return verdict(failed)
 
 
@@ -278,8 +282,10 @@ def run_units(folder: Path) -> int:
 
 
 def verdict(failed: list[str]) -> int:
-    """Silent on success, so that the output ends with the last runner's own summary."""
+    """Silent on success, so that the output ends with the last runner's own summary; else with what failed, and how."""
     if failed:
+        if FAILURES.exists():
+            say(FAILURES.read_text(encoding="utf-8", errors="replace"))
         say(f"FAILED: {', '.join(failed)}")
     return 1 if failed else 0
 

@@ -234,7 +234,7 @@ def stress(seconds):
         answers = {old: guarded(new, lambda f_locals: f_locals["b"] != 3) for old, new in zip(olds, news, strict=True)}
         callback = Callback(answers)
         count = 0
-        while time.monotonic() < end:
+        while count < 20 or time.monotonic() < end:
             count += 1
             which = chance.randrange(4)
             before = _core.set_eval_frame(chance.choice([None, False, callback, callback]))
@@ -252,7 +252,7 @@ def stress(seconds):
 
     with worlds.many_switches():
         worlds.in_threads(work, 8)
-    assert min(counts) > 10
+    assert len(counts) == 8
     assert not _core.hook_installed()
 
 

@@ -199,11 +199,10 @@ def test_a_debugger_that_a_signal_brings_in_sees_what_it_would_have_seen():
             sys.settrace(None)
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, old)
-        return result, seen
+        came_in_time = seen and seen[0] == ("line", 7)
+        return (result, seen) if came_in_time else play(compiled)
 
-    expected = play(compiled=False)
-    assert expected[1]
-    assert play(compiled=True) == expected
+    assert play(compiled=True) == play(compiled=False)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is new in 3.12")
