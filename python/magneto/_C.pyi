@@ -350,10 +350,10 @@ class GuardManager:
         An attribute, as inspect.getattr_static finds it; slots give their value. Properties are not called.
         """
 
-    def getitem_manager(self, key: object) -> GuardManager:
+    def getitem_manager(self, key: object | None) -> GuardManager:
         """An item of a list or tuple by index, of a dict by key."""
 
-    def dict_getitem_manager(self, key: object) -> GuardManager:
+    def dict_getitem_manager(self, key: object | None) -> GuardManager:
         """An item of a dict, also under a negative key."""
 
     def type_manager(self) -> GuardManager:
@@ -373,7 +373,7 @@ class GuardManager:
         It is this object (numbers and strings: an equal one of the same type). What can be referenced weakly is not mistaken for another one after its death.
         """
 
-    def add_weak_identity_guard(self, object: object) -> None:
+    def add_weak_identity_guard(self, object: object | None) -> None:
         """
         It is this object, which can be referenced weakly; fails once the object is gone.
         """

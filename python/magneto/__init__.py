@@ -2,7 +2,7 @@
 
 import torch  # noqa: F401  # first: magneto._C links against the libraries that torch loads
 
-from magneto import compiled_autograd, lazy
+from magneto import compiled_autograd, eval_frame, guards, lazy, testing
 from magneto.backends import list_backends, lookup_backend, register_backend
 from magneto.counts import counters
 from magneto.errors import BackendError, DataDependent, InternalError, RecordError, UserError
@@ -57,11 +57,13 @@ __all__ = [
     "counters",
     "disable",
     "disallow_in_graph",
+    "eval_frame",
     "explain",
     "forbid_in_graph",
     "graph_break",
     "graph_break_reasons",
     "guard_failures",
+    "guards",
     "is_compiling",
     "is_supported",
     "lazy",
@@ -83,4 +85,5 @@ __all__ = [
     "reset_code_caches",
     "run",
     "set_stance",
+    "testing",
 ]

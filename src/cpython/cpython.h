@@ -75,6 +75,8 @@ bool mg_has_settled_dict(PyObject* object);
 PyObject* mg_settle_dict(PyObject* object);
 // Whether every key is a str: a look-up then runs no code of the keys. May say no for a dict that once had others.
 bool mg_has_only_text_keys(PyObject* dict);
+// Of a dict that has other keys, too: the next entry whose key has this hash; start with position 0. Borrowed.
+bool mg_dict_next_of_hash(PyObject* dict, Py_hash_t hash, Py_ssize_t* position, PyObject** key, PyObject** value);
 // Where the object's __dict__ pointer lives, made if it was only implicit; NULL if the type has none.
 PyObject** mg_dict_slot(PyObject* object);
 // Whether the object's __dict__ holds anything; does not make the dict.

@@ -14,6 +14,19 @@
 
 bool mg_has_only_text_keys(PyObject* dict) { return ((PyDictObject*)dict)->ma_keys->dk_kind != DICT_KEYS_GENERAL; }
 
+bool mg_dict_next_of_hash(PyObject* dict, Py_hash_t hash, Py_ssize_t* position, PyObject** key, PyObject** value) {
+  PyDictKeysObject* keys = ((PyDictObject*)dict)->ma_keys;
+  const PyDictKeyEntry* entries = DK_ENTRIES(keys);
+  while (*position < keys->dk_nentries) {
+    const PyDictKeyEntry* entry = &entries[(*position)++];
+    if (!entry->me_value || entry->me_hash != hash) continue;
+    *key = entry->me_key;
+    *value = entry->me_value;
+    return true;
+  }
+  return false;
+}
+
 // The low bits say who watches the dict, and on 3.13 how often a watched one changed.
 #if PY_VERSION_HEX >= 0x030d0000
 #define NO_VERSION_BITS (DICT_MAX_WATCHERS + DICT_WATCHED_MUTATION_BITS)

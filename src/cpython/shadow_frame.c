@@ -39,7 +39,7 @@ static PyObject* closure_cell(PyFunctionObject* function, PyCodeObject* code, in
 
 PyObject* mg_fresh_frame_locals(const mg_fresh_frame* fresh) {
   PyCodeObject* code = fresh->code;
-  if (fresh->scope && !code->co_nfreevars) return Py_NewRef(fresh->scope);
+  if (fresh->scope && (!code->co_nfreevars || !PyDict_Check(fresh->scope))) return Py_NewRef(fresh->scope);
   PyObject* locals = PyDict_New();
   if (!locals || (fresh->scope && PyDict_Update(locals, fresh->scope) < 0)) goto error;
   for (int i = 0; i < code->co_nlocalsplus; ++i) {
@@ -72,12 +72,14 @@ static int argument_count(PyCodeObject* code) {
          !!(code->co_flags & CO_VARKEYWORDS);
 }
 
-static int find_variable(PyCodeObject* code, PyObject* name) {
+// A class body may have a free variable and a cell of one name, `__class__`: the one of the same kind goes first.
+static int find_variable(PyCodeObject* code, PyObject* name, bool is_free) {
+  int found = -1;
   for (int i = 0; i < code->co_nlocalsplus; ++i) {
-    int same = PyUnicode_Compare(PyTuple_GET_ITEM(code->co_localsplusnames, i), name);
-    if (same == 0) return i;
+    if (PyUnicode_Compare(PyTuple_GET_ITEM(code->co_localsplusnames, i), name) != 0) continue;
+    if (found < 0 || is_free) found = i;
   }
-  return -1;
+  return found;
 }
 
 // The frame's function is good for the new code if both find the same closure in it and it makes no generator, which
@@ -95,16 +97,21 @@ static bool needs_own_function(const mg_code_map* map, PyCodeObject* old) {
 
 mg_code_map* mg_code_map_new(PyCodeObject* old, PyCodeObject* code) {
   int count = code->co_nlocalsplus;
+  if (!(code->co_flags & CO_OPTIMIZED) && (old->co_flags & CO_OPTIMIZED)) {
+    PyErr_Format(PyExc_ValueError, "the new code of %U is that of a class body or module, which needs a namespace",
+                 old->co_qualname);
+    return NULL;
+  }
   mg_code_map* map = PyMem_Malloc(sizeof(mg_code_map) + sizeof(int) * (size_t)count);
   if (!map) return (mg_code_map*)PyErr_NoMemory();
   map->code = (PyCodeObject*)Py_NewRef(code);
   map->argument_count = argument_count(code);
   for (int i = 0; i < count; ++i) {
     PyObject* name = PyTuple_GET_ITEM(code->co_localsplusnames, i);
-    int source = map->sources[i] = find_variable(old, name);
+    bool is_argument = i < map->argument_count, is_free = i >= first_free(code);
+    int source = map->sources[i] = find_variable(old, name, is_free);
     // CPython reads an argument without asking whether it has a value.
     bool has_value = source >= first_free(old) || (source >= 0 && source < argument_count(old));
-    bool is_argument = i < map->argument_count, is_free = i >= first_free(code);
     if ((is_argument && !has_value) || (is_free && source < 0)) {
       PyErr_Format(PyExc_ValueError, "the new code of %U expects %s %R, which the original code does not have",
                    old->co_qualname, is_free ? "a free variable" : "an argument", name);

@@ -327,9 +327,17 @@ void report(PyObject* check_fn, PyObject* code, FrameLocals& locals, size_t inde
     answer = py::Ref::steal(runtime::run_python([&] { return PyObject_Vectorcall(hook.get(), args, 5, nullptr); }));
   }
   if (answer) return PyErr_Restore(type, value, traceback);
-  Py_XDECREF(type);  // the hook's own error is the news
+  // The hook's own error is the news, and the check's is where it comes from.
+  PyObject *late_type, *late, *late_traceback;
+  PyErr_Fetch(&late_type, &late, &late_traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  PyErr_NormalizeException(&late_type, &late, &late_traceback);
+  if (traceback) PyException_SetTraceback(value, traceback);
+  if (late && value && late != value) PyException_SetContext(late, Py_NewRef(value));
+  Py_XDECREF(type);
   Py_XDECREF(value);
   Py_XDECREF(traceback);
+  PyErr_Restore(late_type, late, late_traceback);
 }
 
 // Bound methods are made anew each time that one is taken from its object: equality counts, not identity.

@@ -30,8 +30,8 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
 
 // Replaces what is on; a null callback turns it off.
 void change(ThreadHook* hook, py::Ref callback, py::Ref backend) {
-  if (callback && !hook->callback) hook_acquire();
-  if (!callback && hook->callback) hook_release();
+  if (callback && !hook->callback) ++hook->uses, hook_acquire();
+  if (!callback && hook->callback) --hook->uses, hook_release();
   callback = py::Ref::steal(std::exchange(hook->callback, callback.release()));
   backend = py::Ref::steal(std::exchange(hook->backend, backend.release()));
 }
@@ -43,6 +43,7 @@ void dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
   if (runtime::thread_state().frame_hook == hook) runtime::thread_state().frame_hook = nullptr;
   change(hook, {}, {});
+  for (; hook->uses > 0; --hook->uses) hook_release();  // in the child of a fork: a callback that never returns
   PyObject_GC_Del(self);
   Py_DECREF(type);
 }
@@ -57,6 +58,7 @@ ThreadHook* need_thread_hook() {
   auto* hook = PyObject_GC_New(ThreadHook, runtime::process_state().thread_hook_type);
   if (!hook) return nullptr;
   hook->callback = hook->backend = nullptr;
+  hook->uses = 0;
   PyObject_GC_Track(hook);
   py::Ref owned = py::Ref::steal(as_object(hook));
   if (!thread_dict || PyDict_SetItemString(thread_dict, "magneto.eval_frame", owned.get()) < 0) {
@@ -74,9 +76,10 @@ class HookOff {
         callback(py::Ref::steal(std::exchange(hook->callback, nullptr))),
         backend(py::Ref::steal(std::exchange(hook->backend, nullptr))) {}
   ~HookOff() {
-    if (hook_->callback) change(hook_, {}, {});
-    hook_->callback = callback.release();
-    hook_->backend = backend.release();
+    if (hook_->callback) --hook_->uses, hook_release();
+    // Dropped last: finalisers may turn on something in turn.
+    callback = py::Ref::steal(std::exchange(hook_->callback, callback.release()));
+    backend = py::Ref::steal(std::exchange(hook_->backend, backend.release()));
   }
   HookOff(const HookOff&) = delete;
   HookOff& operator=(const HookOff&) = delete;
@@ -113,6 +116,7 @@ Decision ask(const HookOff& off, const mg_fresh_frame& frame) {
       py::Ref::steal(runtime::run_python([&] { return PyObject_Vectorcall(off.callback.get(), args, 3, nullptr); }));
   end_frame_view(view.get());
   if (!answer) return kFailed;
+  if (state->skip) return {};  // it says so itself
   if (answer.get() == Py_None) return {.failed = !skip_code(as_object(frame.code))};
   Decision decision;
   decision.entry = add_entry(frame.code, answer.get(), off.backend.get());
@@ -129,6 +133,7 @@ Decision decide(ThreadHook* hook, const mg_fresh_frame& frame) {
     runtime::ProfilerEvent event("Magneto Cache Lookup");
     Lookup found = look_up(state, off.backend.get(), frame, &decision.entry);
     decision.failed = found == Lookup::Error;
+    if (state->skip && !decision.failed) return {};  // a check has said so
     if (found != Lookup::Miss) return decision;
   }
   return off.run_only() ? Decision() : ask(off, frame);

@@ -11,6 +11,7 @@ struct ThreadHook {
   PyObject_HEAD
   PyObject* callback;  // owned; null: off, Py_False: run only
   PyObject* backend;   // owned; whose cache entries count, null: everybody's
+  int uses;            // how often it counts among those who use the hook; 2: in a callback that turns another on
 };
 
 inline bool is_hooked() {

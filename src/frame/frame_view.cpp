@@ -13,7 +13,8 @@ struct FrameView {
   PyObject_HEAD
   bool ended;
   FrameView* root;       // owned; of a caller's view: the one of the fresh frame, with which it ends
-  PyObject* caller;      // owned; the frame object of the caller, which is the one that a caller's view shows
+  PyObject* caller;      // the frame object of the caller, which is the one that a caller's view shows
+  PyObject* callers;     // owned; of a view without a root: a list of all such frame objects, until it ends
   mg_fresh_frame frame;  // of a view without a root
 };
 
@@ -36,11 +37,12 @@ FrameView* new_view() { return PyObject_GC_New(FrameView, runtime::process_state
 // Of a frame object; None for null and None.
 PyObject* caller_view(FrameView* root, py::Ref caller) {
   if (!caller || caller.get() == Py_None) return Py_NewRef(Py_None);
-  FrameView* view = new_view();
+  FrameView* view = PyList_Append(root->callers, caller.get()) < 0 ? nullptr : new_view();
   if (!view) return nullptr;
   view->ended = false;
   view->root = as_view(Py_NewRef(reinterpret_cast<PyObject*>(root)));
-  view->caller = caller.release();
+  view->caller = caller.get();
+  view->callers = nullptr;
   PyObject_GC_Track(view);
   return reinterpret_cast<PyObject*>(view);
 }
@@ -110,20 +112,20 @@ PyGetSetDef kGetSets[] = {
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(as_view(self)->root);
-  Py_VISIT(as_view(self)->caller);
+  Py_VISIT(as_view(self)->callers);
   return 0;
 }
 
 int clear(PyObject* self) {
   as_view(self)->ended = true;
-  Py_CLEAR(as_view(self)->caller);
+  Py_CLEAR(as_view(self)->callers);
   return 0;
 }
 
 void dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);
-  Py_XDECREF(as_view(self)->caller);
+  Py_XDECREF(as_view(self)->callers);
   Py_XDECREF(as_view(self)->root);
   PyObject_GC_Del(self);
   Py_DECREF(type);
@@ -139,18 +141,22 @@ PyType_Slot kSlots[] = {{Py_tp_traverse, (void*)traverse},
 }  // namespace
 
 py::Ref make_frame_view(const mg_fresh_frame& frame) {
+  // The frame is not linked to its caller yet: the frame that runs now is the caller.
+  py::Ref caller = py::Ref::steal(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
+  py::Ref callers = py::Ref::steal(PyList_New(0));
+  if (!callers || (caller && PyList_Append(callers.get(), caller.get()) < 0)) return {};
   FrameView* view = new_view();
   if (!view) return {};
   view->ended = false;
   view->root = nullptr;
-  // The frame is not linked to its caller yet: the frame that runs now is the caller.
-  view->caller = reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get()));
+  view->caller = caller.get();
+  view->callers = callers.release();
   view->frame = frame;
   PyObject_GC_Track(view);
   return py::Ref::steal(reinterpret_cast<PyObject*>(view));
 }
 
-void end_frame_view(PyObject* view) { as_view(view)->ended = true; }
+void end_frame_view(PyObject* view) { clear(view); }
 
 bool make_frame_view_type(const char* module_name) {
   static std::string name = std::string(module_name) + ".InterpreterFrame";

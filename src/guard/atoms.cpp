@@ -29,6 +29,12 @@ bool holds_only_atoms(PyObject* object) {
   return i == PyTuple_GET_SIZE(object);
 }
 
+bool are_one_key(PyObject* a, PyObject* b) {
+  int equal = PyObject_RichCompareBool(a, b, Py_EQ);
+  if (equal < 0) PyErr_Clear();
+  return equal > 0;
+}
+
 bool same_atom(PyObject* a, PyObject* b) {
   if (a == b) return true;
   PyTypeObject* type = Py_TYPE(a);
@@ -41,9 +47,7 @@ bool same_atom(PyObject* a, PyObject* b) {
     Py_complex x = ((PyComplexObject*)a)->cval, y = ((PyComplexObject*)b)->cval;
     return std::memcmp(&x, &y, sizeof x) == 0;
   }
-  int equal = PyObject_RichCompareBool(a, b, Py_EQ);
-  if (equal < 0) PyErr_Clear();
-  return equal > 0;
+  return are_one_key(a, b);
 }
 
 }  // namespace magneto::guard

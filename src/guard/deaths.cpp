@@ -41,7 +41,11 @@ struct Search {
 bool dies_quietly(PyObject* object, Py_ssize_t ours) { return Search{ours}.is_quiet(object); }
 
 bool drops_quietly(PyObject* container, PyObject* key, Py_ssize_t ours) {
-  if (key && PyDict_Check(container)) return dies_quietly(find_key(container, key), ours);
+  if (key && PyDict_Check(container)) {
+    bool is_unclear = false;
+    PyObject* dropped = find_key(container, key, &is_unclear);
+    return !is_unclear && dies_quietly(dropped, ours);
+  }
   if (key && PyList_Check(container) && PyLong_CheckExact(key)) {
     Py_ssize_t size = PyList_GET_SIZE(container), index = PyLong_AsSsize_t(key);
     PyErr_Clear();

@@ -7,6 +7,7 @@
 #include "cpython/text.h"
 #include "guard/atoms.h"
 #include "guard/names.h"
+#include "runtime/state.h"
 
 namespace magneto::guard {
 
@@ -36,10 +37,24 @@ std::string name_of(const Source* parent, Step step, PyObject* key, Py_ssize_t i
   }
 }
 
+// A function of a C module, or a method of a C type.
+bool is_c_library(PyObject* function) {
+  PyObject* self = PyCFunction_GET_SELF(function);
+  if (!self) return true;
+  if (PyModule_Check(self)) return ((PyCFunctionObject*)function)->m_module;
+  return PyType_Check(self) && !(((PyTypeObject*)self)->tp_flags & Py_TPFLAGS_HEAPTYPE);
+}
+
 // What may be kept alive for as long as the guards are.
 bool is_harmless(PyObject* held) {
-  return !held || is_atom(held) || PyFloat_CheckExact(held) || PyCode_Check(held) || PyCFunction_Check(held) ||
-         PyTuple_CheckExact(held);
+  if (!held || is_constant(held)) return true;
+  if (PyCFunction_Check(held)) return is_c_library(held);
+  PyObject* parts = PyCode_Check(held) ? ((PyCodeObject*)held)->co_consts : held;
+  if (!PyTuple_CheckExact(parts) || Py_EnterRecursiveCall("")) return PyErr_Clear(), false;
+  Py_ssize_t i = 0;
+  while (i < PyTuple_GET_SIZE(parts) && is_harmless(PyTuple_GET_ITEM(parts, i))) ++i;
+  Py_LeaveRecursiveCall();
+  return i == PyTuple_GET_SIZE(parts);
 }
 
 bool owns_nothing(const std::vector<Read>& reads) {
@@ -271,8 +286,10 @@ bool Manager::region_holds(Region& region, PyObject* locals, Verdict* verdict) {
   Source& root = *region.root;
   PyObject* object = root.step == Step::Local ? find_key(locals, root.key.get()) : referent(root.key.get());
   bool is_flat = root.checks.empty() && root.children.empty();
-  if (verdict || is_flat || !object) return Walk(nullptr, verdict).visit(root, object);
-  if (region.holds(object)) return true;
+  bool may_be_run = !verdict && !is_flat && object;
+  if (may_be_run && region.holds(object)) return true;
+  runtime::NoCollection none;  // whose finalisers could change what is being walked through
+  if (!may_be_run) return Walk(nullptr, verdict).visit(root, object);
   ++walks_;
   if (!region.may_note()) {
     // If it fails the run is kept: things may be again what they were.
@@ -293,6 +310,8 @@ bool Manager::region_holds(Region& region, PyObject* locals, Verdict* verdict) {
 // ---- checking
 
 bool Manager::late_checks_hold(Verdict* verdict) {
+  std::optional<runtime::NoCollection> none;
+  if (!properties_.empty()) none.emplace();
   for (Source* property : properties_) {
     PyObject* value = tensor_plug().tensor_property(property->parent->value, static_cast<size_t>(property->index));
     property->made = py::Ref::steal(value);

@@ -216,19 +216,36 @@ bool has_object_members(PyTypeObject* type) {
   return false;
 }
 
+// Whether CPython alone compares objects of this class with atoms.
+bool compares_plainly(PyTypeObject* type) {
+  richcmpfunc compare = type->tp_richcompare;
+  if (!compare || compare == PyBaseObject_Type.tp_richcompare) return true;
+  for (PyTypeObject* known : {&PyUnicode_Type, &PyLong_Type, &PyFloat_Type, &PyComplex_Type, &PyBytes_Type,
+                              &PyTuple_Type, &PyFrozenSet_Type, &PyType_Type})
+    if (compare == known->tp_richcompare) return true;
+  return false;
+}
+
 }  // namespace
 
-PyObject* find_key(PyObject* dict, PyObject* key) {
-  if (PyUnicode_CheckExact(key) && mg_has_only_text_keys(dict)) {
-    PyObject* value = PyDict_GetItemWithError(dict, key);
+PyObject* find_key(PyObject* dict, PyObject* key, bool* is_unclear) {
+  if (mg_has_only_text_keys(dict)) {
+    PyObject* value = PyUnicode_CheckExact(key) ? PyDict_GetItemWithError(dict, key) : nullptr;
     if (!value) PyErr_Clear();
     return value;
   }
-  // A look-up might call the __eq__ of other keys.
+  Py_hash_t hash = PyObject_Hash(key);
+  if (hash == -1) PyErr_Clear();
   Py_ssize_t position = 0;
   PyObject *candidate, *value;
-  while (PyDict_Next(dict, &position, &candidate, &value))
-    if (same_atom(candidate, key)) return value;
+  while (mg_dict_next_of_hash(dict, hash, &position, &candidate, &value)) {
+    if (same_value(candidate, key)) return value;
+    if (!compares_plainly(Py_TYPE(candidate))) {
+      if (is_unclear) *is_unclear = true;
+      continue;
+    }
+    if (are_one_key(candidate, key)) return value;
+  }
   return nullptr;
 }
 
@@ -258,7 +275,10 @@ bool Read::verify() {
   switch (access) {
     case Access::Field: return accept(field(owner, offset));
     case Access::Number: return field(owner, offset) == value;
-    case Access::Key: return PyDict_Check(owner) && accept(find_key(owner, key.get()));
+    case Access::Key: {
+      bool is_unclear = false;
+      return PyDict_Check(owner) && accept(find_key(owner, key.get(), &is_unclear)) && !is_unclear;
+    }
     case Access::Items: return PyDict_Check(owner) && verify_items(owner, *contents);
     case Access::Entry: return PyDict_Check(owner) && find_entry(owner, key.get()) == value;
     case Access::List: return PyList_Check(owner) && verify_list(owner, *contents);

@@ -67,8 +67,9 @@ struct Read {
   int traverse(visitproc visit, void* arg) const;
 };
 
-// What a dict holds under `key` (an atom); runs no Python code, whatever the other keys are.
-PyObject* find_key(PyObject* dict, PyObject* key);
+// What a dict holds under `key` (an atom); runs no Python code, whatever the other keys are. `is_unclear` becomes true
+// if there is a key of which only its own code knows whether it is equal.
+PyObject* find_key(PyObject* dict, PyObject* key, bool* is_unclear = nullptr);
 
 // The tensors, other than arguments, that the graph of a call uses, and what it relies on about them.
 struct StateTensors {

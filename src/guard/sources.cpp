@@ -4,6 +4,7 @@
 #include <structmember.h>
 
 #include <cstring>
+#include <utility>
 
 #include "cpython/cpython.h"
 #include "guard/atoms.h"
@@ -32,6 +33,11 @@ PyObject** function_field(PyFunctionObject* function, PyObject* name) {
   return nullptr;
 }
 
+std::pair<lenfunc, lenfunc> length_slots(PyTypeObject* type) {
+  return {type->tp_as_mapping ? type->tp_as_mapping->mp_length : nullptr,
+          type->tp_as_sequence ? type->tp_as_sequence->sq_length : nullptr};
+}
+
 // Where the value of a slot is; null if the descriptor stands for something else.
 PyObject** slot_field(PyObject* object, PyObject* descriptor) {
   if (Py_TYPE(descriptor) != &PyMemberDescr_Type || !PyObject_TypeCheck(object, PyDescr_TYPE(descriptor)))
@@ -45,6 +51,14 @@ PyObject** slot_field(PyObject* object, PyObject* descriptor) {
 bool can_be_empty(PyObject* descriptor) {
   return Py_TYPE(descriptor) == &PyMemberDescr_Type &&
          ((PyMemberDescrObject*)descriptor)->d_member->type == T_OBJECT_EX;
+}
+
+// Of a list, tuple, dict or set: whether its class leaves the length to it.
+bool has_own_length(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  for (PyTypeObject* container : {&PyList_Type, &PyTuple_Type, &PyDict_Type, &PySet_Type, &PyFrozenSet_Type})
+    if (PyType_IsSubtype(type, container)) return length_slots(type) == length_slots(container);
+  return false;
 }
 
 // What an attribute is that the class gives to all instances.
@@ -74,6 +88,10 @@ PyObject* find_attribute(PyObject* object, PyObject* name, Reads* reads) {
     reads->read_type(type, name);
   }
   PyObject* found = _PyType_Lookup(type, name);
+  if (is_class && !found) {  // what it gets from its own class
+    if (reads) reads->read_type(Py_TYPE(object), name);
+    found = _PyType_Lookup(Py_TYPE(object), name);
+  }
   if (is_class) return found;
   if (found) note_descriptor(found, reads);
   if (found && Py_TYPE(found)->tp_descr_set) return find_through(found, object, name, reads);
@@ -120,17 +138,17 @@ PyObject* find_in_closure(PyObject* function, Py_ssize_t index, Reads* reads) {
 Py_ssize_t find_length(PyObject* object, Reads* reads) {
   if (PyUnicode_CheckExact(object)) return PyUnicode_GET_LENGTH(object);
   if (PyBytes_CheckExact(object)) return PyBytes_GET_SIZE(object);
-  bool is_container = PyList_Check(object) || PyTuple_Check(object) || PyDict_Check(object) || PyAnySet_Check(object);
-  if (!is_container) return -1;
+  if (!has_own_length(object)) return -1;
   if (reads) reads->read_length(object);
+  if (reads && is_heap_type(Py_TYPE(object))) reads->read_specials(Py_TYPE(object));
   if (PyDict_Check(object)) return PyDict_GET_SIZE(object);
   return PyAnySet_Check(object) ? PySet_GET_SIZE(object) : PySequence_Fast_GET_SIZE(object);
 }
 
 int find_truth(PyObject* object, Reads* reads) {
   PyTypeObject* type = Py_TYPE(object);
-  for (PyTypeObject* container : {&PyList_Type, &PyTuple_Type, &PyDict_Type, &PySet_Type, &PyFrozenSet_Type})
-    if (type == container) return find_length(object, reads) > 0;
+  bool is_own = !type->tp_as_number || !type->tp_as_number->nb_bool;
+  if (is_own && has_own_length(object)) return find_length(object, reads) > 0;
   if (object == Py_NotImplemented) return -1;  // warns
   if (is_constant(object)) {
     int truth = PyObject_IsTrue(object);

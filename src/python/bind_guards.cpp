@@ -50,7 +50,13 @@ bool is_locals(PyObject* object) {
   return false;
 }
 
+// The namespace of a class body whose metaclass has made it: only its own code knows what is in it.
+bool is_foreign_namespace(PyObject* locals) {
+  return !PyDict_Check(locals) && (Py_TYPE(locals)->tp_flags & Py_TPFLAGS_HEAPTYPE) && PyMapping_Check(locals);
+}
+
 PyObject* check(PyObject* self, PyObject* locals) {
+  if (is_foreign_namespace(locals)) Py_RETURN_FALSE;
   return is_locals(locals) ? PyBool_FromLong(manager_of(self).check(locals)) : nullptr;
 }
 
@@ -185,7 +191,8 @@ void add_length(const Place& place, Py_ssize_t length) {
 
 nb::tuple need_keys(nb::handle keys) {
   nb::object all = nb::steal(PySequence_Tuple(keys.ptr()));
-  if (!all.is_valid()) throw nb::python_error();
+  if (!all.is_valid() && !PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
+  if (!all.is_valid()) PyErr_Clear(), wrong_type("keys are given as an iterable, not as a " + class_name(keys));
   for (nb::handle key : nb::borrow<nb::tuple>(all))
     if (!guard::is_atom(key.ptr())) wrong_type("a key is a constant such as a str or an int, not a " + class_name(key));
   return nb::borrow<nb::tuple>(all);
@@ -297,7 +304,9 @@ bool assert_size_stride(nb::handle tensor, const nb::tuple& size, const nb::tupl
                         std::optional<std::string> op_name) {
   need_tensor(tensor);
   Dimensions is_size = dimensions(nb::none(), tensor, "shape"), is_stride = dimensions(nb::none(), tensor, "stride");
-  Dimensions want_size = nb::cast<Dimensions>(size), want_stride = nb::cast<Dimensions>(stride);
+  Dimensions want_size, want_stride;
+  if (!nb::try_cast(size, want_size) || !nb::try_cast(stride, want_stride))
+    wrong_type("sizes and strides are tuples of ints, not " + py::repr(size.ptr()) + " and " + py::repr(stride.ptr()));
   std::string where = op_name ? " (in " + *op_name + ")" : "";
   auto fail = [&](const std::string& text) {
     PyErr_SetString(PyExc_AssertionError, (text + where).c_str());
@@ -441,8 +450,8 @@ void bind_sources(nb::module_& module) {
           [](const Place& place, const nb::str& name) { return place.step(Step::Attribute, interned(name).ptr()); },
           "name"_a,
           "An attribute, as inspect.getattr_static finds it; slots give their value. Properties are not called.")
-      .def("getitem_manager", &index_or_key, "key"_a, "An item of a list or tuple by index, of a dict by key.")
-      .def("dict_getitem_manager", &item, "key"_a, "An item of a dict, also under a negative key.")
+      .def("getitem_manager", &index_or_key, "key"_a.none(), "An item of a list or tuple by index, of a dict by key.")
+      .def("dict_getitem_manager", &item, "key"_a.none(), "An item of a dict, also under a negative key.")
       .def(
           "type_manager", [](const Place& place) { return place.step(Step::Type); }, "Its class.")
       .def(
@@ -461,7 +470,7 @@ void bind_sources(nb::module_& module) {
           "object"_a.none(),
           "It is this object (numbers and strings: an equal one of the same type). What can be referenced weakly is "
           "not mistaken for another one after its death.")
-      .def("add_weak_identity_guard", &add_weak_identity, "object"_a,
+      .def("add_weak_identity_guard", &add_weak_identity, "object"_a.none(),
            "It is this object, which can be referenced weakly; fails once the object is gone.")
       .def(
           "add_type_guard", [](const Place& place, nb::handle type) { place.add(guard::type_check(need_type(type))); },

@@ -196,6 +196,7 @@ const Names& query_module_functions() {
                               "_is_torch_function_all_disabled",
                               "_is_torch_function_mode_enabled",
                               "_len_torch_function_stack",
+                              "_get_function_stack_at",
                               "_len_torch_dispatch_stack",
                               "is_autocast_enabled",
                               "is_autocast_cpu_enabled",
@@ -241,10 +242,11 @@ const Names& query_module_functions() {
 }
 
 const Names& balanced_module_functions() {
-  static const Names names = {"_set_grad_enabled",          "set_autocast_enabled",       "set_autocast_cpu_enabled",
-                              "set_autocast_dtype",         "set_autocast_gpu_dtype",     "set_autocast_cpu_dtype",
-                              "set_autocast_cache_enabled", "autocast_increment_nesting", "autocast_decrement_nesting",
-                              "clear_autocast_cache"};
+  static const Names names = {
+      "_set_grad_enabled",          "set_autocast_enabled",       "set_autocast_cpu_enabled",
+      "set_autocast_dtype",         "set_autocast_gpu_dtype",     "set_autocast_cpu_dtype",
+      "set_autocast_cache_enabled", "autocast_increment_nesting", "autocast_decrement_nesting",
+      "clear_autocast_cache",       "_pop_torch_function_stack",  "_push_on_torch_function_stack"};
   return names;
 }
 

@@ -12,7 +12,12 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/forward_grad.h>
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
 #include "record/recorder_keys.h"
+#include "runtime/torch_python.h"
 
 // From ATen/autocast_mode.h, which pulls in every operator.
 namespace at::autocast {
@@ -35,6 +40,7 @@ struct State {
   uint64_t included = 0;
   uint64_t excluded = 0;
   int64_t function_modes = 0;
+  std::optional<c10::Device> default_device;
   int64_t dispatch_modes = 0;
   bool grad_mode = false;
   bool inference_mode = false;
@@ -94,6 +100,7 @@ State read_state() {
   state.included = keys.included_.raw_repr() & ~kBothKeys.raw_repr();
   state.excluded = keys.excluded_.raw_repr() & ~kBothKeys.raw_repr();
   state.function_modes = at::impl::PythonTorchFunctionTLS::stack_len();
+  if (state.function_modes) state.default_device = runtime::default_device();
   state.dispatch_modes = c10::impl::TorchDispatchModeTLS::stack_len();
   const auto& autograd = c10::AutogradState::get_tls_state();
   state.grad_mode = autograd.get_grad_mode();
@@ -111,6 +118,9 @@ State read_state() {
   state.sdp_order = context.sDPPriorityOrder();
   return state;
 }
+
+constexpr at::DeviceType kAutocastDevices[] = {at::kCPU, at::kCUDA, at::kMTIA, at::kMAIA, at::kXPU,
+                                               at::kIPU, at::kHPU,  at::kXLA,  at::kMPS,  at::kPrivateUse1};
 
 const char* on_off(bool value) { return value ? "on" : "off"; }
 
@@ -154,6 +164,10 @@ std::string Snapshot::explain() const {
   if (now.inference_mode != was_.inference_mode) {
     return flag("inference mode", now.inference_mode, was_.inference_mode);
   }
+  if (now.default_device != was_.default_device) {
+    auto name = [](const std::optional<c10::Device>& device) { return device ? device->str() : "none"; };
+    return "the default device is " + name(now.default_device) + ", was " + name(was_.default_device);
+  }
   if (now.function_modes != was_.function_modes || now.function_state != was_.function_state) {
     return "torch function modes changed";
   }
@@ -178,6 +192,29 @@ std::string Snapshot::explain() const {
   return "";
 }
 
+// Settings that only kernels and other devices read.
+struct Settings {
+  int threads = at::get_num_threads();
+  at::CuBLASReductionOption half = at::globalContext().allowFP16ReductionCuBLAS();
+  at::CuBLASReductionOption bfloat = at::globalContext().allowBF16ReductionCuBLAS();
+  std::optional<at::Float32MatmulPrecision> matmul = [] {
+    try {
+      return std::optional(at::globalContext().float32MatmulPrecision());
+    } catch (const c10::Error&) {  // it was set for a single backend
+      return std::optional<at::Float32MatmulPrecision>();
+    }
+  }();
+  std::array<std::pair<bool, at::ScalarType>, std::size(kAutocastDevices)> autocast = [] {
+    decltype(autocast) all;
+    std::ranges::transform(kAutocastDevices, all.begin(), [](at::DeviceType device) {
+      return std::pair(at::autocast::is_autocast_enabled(device), at::autocast::get_autocast_dtype(device));
+    });
+    return all;
+  }();
+
+  bool operator==(const Settings&) const = default;
+};
+
 // Modes are told apart without keeping them alive.
 class WholeSnapshot final : public runtime::GlobalState {
  public:
@@ -186,12 +223,19 @@ class WholeSnapshot final : public runtime::GlobalState {
       modes_.push_back(PythonTorchFunctionTLS::get_stack_at(i));
   }
 
-  bool holds() const override { return state_.holds() && at::get_num_threads() == threads_ && same_modes(); }
+  bool holds() const override { return state_.holds() && Settings() == settings_ && same_modes(); }
 
   std::string explain() const override {
     if (std::string text = state_.explain(); !text.empty()) return text;
-    int now = at::get_num_threads();
-    if (now != threads_) return "the number of threads is " + std::to_string(now) + ", was " + std::to_string(threads_);
+    Settings now;
+    if (now.threads != settings_.threads)
+      return "the number of threads is " + std::to_string(now.threads) + ", was " + std::to_string(settings_.threads);
+    if (now.matmul != settings_.matmul) return "the float32 precision of matrix products was changed";
+    if (now.half != settings_.half || now.bfloat != settings_.bfloat)
+      return "reductions with reduced precision in matrix products were changed";
+    for (size_t i = 0; i < now.autocast.size(); ++i)
+      if (now.autocast[i] != settings_.autocast[i])
+        return "autocast on " + c10::DeviceTypeName(kAutocastDevices[i], true) + " was changed";
     return same_modes() ? "" : "the default device or another torch function mode was changed";
   }
 
@@ -206,7 +250,7 @@ class WholeSnapshot final : public runtime::GlobalState {
   }
 
   Snapshot state_;
-  int threads_ = at::get_num_threads();
+  Settings settings_;
   std::vector<std::weak_ptr<c10::SafePyObject>> modes_;
 };
 
@@ -216,7 +260,8 @@ std::unique_ptr<runtime::GlobalState> snapshot_global_state() { return std::make
 std::unique_ptr<runtime::GlobalState> snapshot_whole_state() { return std::make_unique<WholeSnapshot>(); }
 
 std::string why_state_forbids_recording() {
-  if (at::impl::PythonTorchFunctionTLS::stack_len() > 0) return "a torch function mode is active";
+  if (at::impl::PythonTorchFunctionTLS::stack_len() > 0 && !runtime::default_device())
+    return "a torch function mode is active";
   if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != at::impl::TorchFunctionDisabledState::ENABLED) {
     return "torch functions are disabled";
   }

@@ -57,6 +57,7 @@ class TorchPlug final : public runtime::TensorPlug {
   bool only_calls(PyObject* callable, PyObject* const* args, size_t count) const override;
   bool leads_to_unknown(PyObject* method, PyObject* const* args, size_t count) const override;
   bool may_be_left_out(PyObject* function) const override;
+  bool is_part_of_operator(PyObject* function, PyObject* const* args) const override;
   bool is_call_context(PyObject* object) const override { return PyObject_TypeCheck(object, function_base_); }
   bool may_be_set(PyObject* name) const override;
   bool ignores_errors(PyObject* handler) const override;
@@ -77,6 +78,7 @@ class TorchPlug final : public runtime::TensorPlug {
 
  private:
   void find_harmless_handlers(PyObject* torch);
+  void find_default_device_code();
   CallKind classify_c_function(PyObject* callable) const;
   CallKind classify_new_c_function(PyObject* callable) const;
   CallKind classify_script_function(PyObject* callable) const;
@@ -91,6 +93,7 @@ class TorchPlug final : public runtime::TensorPlug {
   PyTypeObject* function_base_;           // torch._C._FunctionBase
   py::Ref apply_;                         // its method
   py::Ref function_apply_;                // torch.autograd.Function.apply, unbound: Python that calls it
+  py::Ref default_device_code_;           // of torch.utils._device.DeviceContext.__torch_function__, or null
   PyTypeObject* variable_functions_;      // the class behind torch.add and friends
   std::vector<PyTypeObject*> immutable_;  // dtype, device, ...
   // Classes whose objects guard a `with` block, with the code of their __exit__; or null, with code that has handlers.
@@ -137,6 +140,7 @@ TorchPlug::TorchPlug() {
     function_apply_ = py::Ref::borrow(PyMethod_GET_FUNCTION(function_apply.get()));
   variable_functions_ = hold_type(c_module.get(), "_VariableFunctionsClass");
   find_harmless_handlers(torch.get());
+  find_default_device_code();
   for (const char* name : {"dtype", "device", "layout", "memory_format", "Size", "finfo", "iinfo", "qscheme"}) {
     immutable_.push_back(hold_type(torch.get(), name));
   }
@@ -207,6 +211,12 @@ bool TorchPlug::may_be_left_out(PyObject* function) const {
   if (!text_of(code->co_filename).ends_with("mutation_guard.py")) return false;
   known = (PyCodeObject*)Py_NewRef((PyObject*)code);
   return true;
+}
+
+// The mode of a default device, given a C function: it adds the device, where that makes a tensor.
+bool TorchPlug::is_part_of_operator(PyObject* function, PyObject* const* args) const {
+  if (!default_device_code_ || PyFunction_GET_CODE(function) != default_device_code_.get()) return false;
+  return args[1] && !PyFunction_Check(args[1]) && !PyMethod_Check(args[1]);
 }
 
 // Tensors that it says it has changed would get another history.
@@ -348,6 +358,14 @@ void TorchPlug::find_harmless_handlers(PyObject* torch) {
   }
   for (const char* name : {"__rsub__", "__rdiv__"})
     add(nullptr, py::Ref::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(tensor_type), name)));
+}
+
+void TorchPlug::find_default_device_code() {
+  py::Ref found = py::Ref::steal(PyImport_ImportModule("torch.utils._device"));
+  for (const char* name : {"DeviceContext", "__torch_function__", "__code__"})
+    if (found) found = py::Ref::steal(PyObject_GetAttrString(found.get(), name));
+  PyErr_Clear();
+  if (found && PyCode_Check(found.get())) default_device_code_ = std::move(found);
 }
 
 bool TorchPlug::ignores_errors(PyObject* handler) const {

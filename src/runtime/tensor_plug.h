@@ -209,6 +209,8 @@ class TensorPlug {
   virtual bool leads_to_unknown(PyObject* method, PyObject* const* args, size_t count) const = 0;
   // Whether a Python function only notes something for another compiler, about objects that a program does not make.
   virtual bool may_be_left_out(PyObject* function) const = 0;
+  // Whether C code calls it, with these, in the middle of tensor work that is noted as a whole.
+  virtual bool is_part_of_operator(PyObject* function, PyObject* const* args) const = 0;
   // Whether it may be such an object, and which C attributes of it may be set without any effect but that.
   virtual bool is_call_context(PyObject* object) const = 0;
   virtual bool may_be_set(PyObject* name) const = 0;

@@ -1,6 +1,9 @@
 // The one file that includes torch's Python headers.
 #include "runtime/torch_python.h"
 
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/python_symnode.h>
 
@@ -9,6 +12,7 @@
 #include <vector>
 
 #include "cpython/gil.h"
+#include "cpython/ref.h"
 
 namespace magneto::runtime {
 
@@ -26,6 +30,24 @@ PyObject* wrap_tensor(at::Tensor&& tensor) {
 
 PyTypeObject* tensor_class() { return reinterpret_cast<PyTypeObject*>(THPVariableClass); }
 PyTypeObject* parameter_class() { return reinterpret_cast<PyTypeObject*>(ParameterClass); }
+
+std::optional<c10::Device> default_device() {
+  using Modes = at::impl::PythonTorchFunctionTLS;
+  if (Modes::stack_len() != 1) return std::nullopt;
+  py::Gil gil;
+  static PyTypeObject* const context = [] {
+    py::Ref module = py::Ref::steal(PyImport_ImportModule("torch.utils._device"));
+    py::Ref type = py::Ref::steal(module ? PyObject_GetAttrString(module.get(), "DeviceContext") : nullptr);
+    PyErr_Clear();
+    return type && PyType_Check(type.get()) ? reinterpret_cast<PyTypeObject*>(type.release()) : nullptr;
+  }();
+  PyObject* mode = Modes::get_stack_at(0)->ptr(getPyInterpreter());
+  if (Py_TYPE(mode) != context) return std::nullopt;
+  py::Ref device = py::Ref::steal(PyObject_GetAttrString(mode, "device"));
+  if (!device) PyErr_Clear();
+  if (!device || !THPDevice_Check(device.get())) return std::nullopt;
+  return reinterpret_cast<THPDevice*>(device.get())->device;
+}
 
 namespace {
 

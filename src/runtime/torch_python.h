@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/core/Scalar.h>
 #include <c10/core/SymNodeImpl.h>
 
@@ -23,6 +24,9 @@ PyObject* wrap_tensor(at::Tensor&& tensor);
 // torch.Tensor and torch.nn.Parameter; null before torch is imported.
 PyTypeObject* tensor_class();
 PyTypeObject* parameter_class();
+// Of the innermost torch function mode of this thread, if there is just one and it is a default device: that. Takes the
+// GIL.
+std::optional<c10::Device> default_device();
 
 // The number for which torch's argument parser made `tensor`: in `x * x.shape[0]` it is a tensor with a placeholder for
 // contents. None if it is a real tensor.

@@ -272,7 +272,10 @@ class CallModel {
     if (!self_ || watch_.is_fresh(self_)) return;
     if (!PyDict_Check(self_) || !arg(0) || !guard::is_atom(arg(0))) return watch_.mutate(self_, "pop");
     watch_.read_dict_key(self_, arg(0));
-    if (watch_.alive() && guard::find_key(self_, arg(0))) watch_.write_item(self_, arg(0), {nullptr});
+    bool is_unclear = false;
+    PyObject* found = guard::find_key(self_, arg(0), &is_unclear);
+    if (is_unclear) return watch_.mutate(self_, "pop");
+    if (watch_.alive() && found) watch_.write_item(self_, arg(0), {nullptr});
   }
 
   void before_mutation() {
@@ -682,6 +685,11 @@ void Watch::before_making(PyTypeObject* type) {
 bool Watch::may_be_called_later(PyObject* callable, PyObject* const* iterables, size_t count) {
   if (PyFunction_Check(callable) || callable == Py_None) return true;
   if (PyMethod_Check(callable)) return PyFunction_Check(PyMethod_GET_FUNCTION(callable));
+  if (callable == (PyObject*)&PyType_Type && count == 1 && PyList_CheckExact(iterables[0])) {  // of tensors: known
+    PyObject** items = PySequence_Fast_ITEMS(iterables[0]);
+    return std::all_of(items, items + PyList_GET_SIZE(iterables[0]),
+                       [this](PyObject* item) { return is_tensor(item); });
+  }
   if (PyType_Check(callable))
     return callable == (PyObject*)&PyLong_Type || callable == (PyObject*)&PyUnicode_Type ||
            callable == (PyObject*)&PyFloat_Type || (!count && is_plain_constructor((PyTypeObject*)callable));

@@ -704,6 +704,10 @@ PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
   if (!watch || !watch->interprets()) return mg_eval_default(thread, frame, throwing);
   mg_frame_view view;
   mg_frame_read(frame, &view);
+  if (watch->alive() && runtime::tensor_plug().is_part_of_operator((PyObject*)view.function, view.locals)) {
+    runtime::PauseWatch pause;
+    return mg_eval_default(thread, frame, throwing);
+  }
   if (watch->goes_on && is_older_generator(*watch, view)) watch->give_up(kOlderGenerator);
   const mg_instruction* code = mg_decoded(view.code);
   if (!code) PyErr_Clear();

@@ -530,7 +530,7 @@ const Effect* Watch::last_write(PyObject* container, PyObject* key) const {
   Py_hash_t hash = key ? PyObject_Hash(key) : 0;
   for (auto effect = effects.rbegin(); effect != effects.rend(); ++effect)
     if (effect->container == container &&
-        (!effect->key || !key || (effect->hash == hash && guard::same_atom(effect->key.get(), key))))
+        (!effect->key || !key || (effect->hash == hash && guard::are_one_key(effect->key.get(), key))))
       return &*effect;
   return nullptr;
 }

@@ -677,6 +677,13 @@ change("list_index", "G = [1, 2]\ndef f(): return G.index(2)", "G.insert(0, 0)",
 change("dict_item", "G = {'a': 1}\ndef f(): return G['a']", "G['a'] = 2", "G['a'] = 1", unrelated="G['b'] = 1")
 change("dict_get", "G = {'a': 1}\ndef f(): return G.get('b', 0)", "G['b'] = 2", "del G['b']", unrelated="G['c'] = 1")
 change("dict_in", "G = {'a': 1}\ndef f(): return 'b' in G", "G['b'] = 2", "del G['b']", unrelated="G['c'] = 1")
+for name, read in {"get": "G.get(1, 0)", "in": "1 in G", "try": "G[1]"}.items():
+    source = f"import enum, decimal\nE = enum.IntEnum('E', 'A')\nclass S(str): pass\nG = {{'a': 1}}\ndef f():\n  try: return {read}\n  except KeyError: return None"
+    change(f"dict_{name}_equal_bool", source, "G[True] = 2", "del G[1]", unrelated="G[2] = 1")
+    change(f"dict_{name}_equal_float", source, "G[1.0] = 2", "del G[1]", unrelated="G[1.5] = 1")
+    change(f"dict_{name}_equal_enum", source, "G[E.A] = 2", "del G[1]")
+    change(f"dict_{name}_equal_decimal", source, "G[decimal.Decimal(1)] = 2", "del G[1]")
+    change(f"dict_{name}_equal_text", source.replace("1", "'b'"), "G[S('b')] = 2", "del G['b']")
 change("dict_values", "G = {'a': 1}\ndef f(): return sum(G.values())", "G['a'] = 2", "G['a'] = 1")
 change("dict_items", "G = {'a': 1}\ndef f(): return [(k, v) for k, v in G.items()]", "G['a'] = 2", "G['a'] = 1")
 change("dict_order", "G = {'a': 1, 'b': 2}\ndef f(): return list(G)", "G['a'] = G.pop('a')", "G['b'] = G.pop('b')")

@@ -41,6 +41,21 @@ effect(
 effect("attribute_by_setattr", OBJECT + "def f():\n  setattr(o, 'n', o.n + 1)\n  return 1", "o.n", compiled=True)
 effect("attribute_by_dict", OBJECT + "def f():\n  o.__dict__['n'] += 1\n  return 1", "o.n", compiled=True)
 effect("attribute_by_vars", OBJECT + "def f():\n  vars(o).update(n=o.n + 1)\n  return 1", "o.n")
+effect(
+    "item_under_an_equal_key",
+    "d = {1: 2}\ndef f():\n  d[1] = 3\n  d[True] = d[1.0] + 1\n  return d[1]",
+    "d",
+    "d[1] = 0",
+    compiled=True,
+)
+effect("popped_by_an_equal_key", "d = {}\ndef f(): return d.pop(True, 0)", "d", "d[1] = 3", compiled=True)
+effect(
+    "popped_by_an_equal_decimal",
+    "import decimal\nd = {}\ndef f(): return d.pop(1, 0)",
+    "d",
+    "d[decimal.Decimal(1)] = 3",
+    compiled=None,
+)
 effect("attribute_of_a_class", "class C: n = 0\ndef f():\n  C.n += 1\n  return C.n", "C.n")
 effect("attribute_of_a_function", "def g(): pass\ng.n = 0\ndef f():\n  g.n += 1\n  return 1", "g.n", compiled=True)
 effect("attribute_of_itself", "def f():\n  f.n += 1\n  return f.n\nf.n = 0", "f.n", compiled=True)

@@ -390,8 +390,9 @@ def test_an_error_of_the_error_hook_comes_out():
     try:
         with hooked(replacing(old, new, check_fn=lambda f_locals: 1 / 0)):
             old(1)
-            with pytest.raises(KeyError, match="in the hook"):
+            with pytest.raises(KeyError, match="in the hook") as raised:
                 old(1)
+        assert isinstance(raised.value.__context__, ZeroDivisionError)
     finally:
         _core.set_guard_error_hook(None)
 
@@ -669,6 +670,24 @@ def test_skipped_code_runs_as_it_is():
     with hooked(callback):
         assert old(1) == ("old", 1, 2)
     assert not callback.asked
+
+
+def test_a_callback_or_a_check_may_skip_the_code():
+    old, new = make()
+
+    def skip(answer):
+        _core.skip_code(old.__code__)
+        return answer
+
+    callback = Callback({old: guarded(new, lambda f_locals: skip(True))})
+    with hooked(callback):
+        assert [old(1)[0] for _ in range(3)] == ["new", "old", "old"]
+    assert callback.asked == ["old"] and not _core.debug_get_cache_entry_list(old.__code__)
+    _core.reset_code(old.__code__)
+    callback = Callback({old: lambda *_: skip(guarded(new))})
+    with hooked(callback):
+        assert [old(1)[0] for _ in range(3)] == ["old"] * 3
+    assert callback.asked == ["old"] and not _core.debug_get_cache_entry_list(old.__code__)
 
 
 @pytest.mark.parametrize("forget", ["reset_code", "skip_code", "invalidate"])

@@ -8,7 +8,7 @@ import _core
 import pytest
 
 from core import worlds
-from core.frames import call_replaced, guarded, hooked, replacing
+from core.frames import Callback, call_replaced, guarded, hooked, replacing
 
 pytestmark = pytest.mark.skipif(bool(_core.why_no_frame_hook()), reason=_core.why_no_frame_hook() or "hooks")
 
@@ -456,3 +456,69 @@ def test_an_empty_cell_stays_empty():
         for _ in range(2):
             with pytest.raises(NameError, match="later"):
                 old()
+
+
+def body_of(function, name):
+    return next(c for c in function.__code__.co_consts if getattr(c, "co_name", None) == name)
+
+
+def test_a_class_body_with_a_cell_and_a_free_variable_of_one_name():
+    space = {}
+    exec(
+        "class A:\n  def method(self):\n    class B:\n      x = __class__\n      def g(self): return __class__\n    return B",
+        space,
+    )
+    body = body_of(space["A"].method, "B")
+    with hooked(Callback({body: guarded(body.replace())})):
+        for _ in range(2):
+            made = space["A"]().method()
+            assert made.x is space["A"] and made().g() is made
+
+
+@pytest.mark.parametrize("free", ["", "v"])
+def test_a_class_body_whose_metaclass_makes_its_namespace(free):
+    class Namespace:
+        def __init__(self):
+            self.items = {}
+
+        def __getitem__(self, key):
+            return self.items[key]
+
+        def __setitem__(self, key, value):
+            self.items[key] = value
+
+    class Meta(type):
+        @classmethod
+        def __prepare__(cls, name, bases):
+            return Namespace()
+
+        def __new__(cls, name, bases, namespace):
+            return type.__new__(cls, name, bases, dict(namespace.items))
+
+    space = {"Meta": Meta}
+    exec(f"def f(v):\n  class X(metaclass=Meta): y = {free or 3}\n  return X.y", space)
+    body = body_of(space["f"], "X")
+    seen = []
+
+    def check(f_locals):
+        seen.append(f_locals)
+        return True
+
+    with hooked(Callback({body: guarded(body.replace(), check)})):
+        assert [space["f"](3) for _ in range(3)] == [3] * 3
+    assert {type(each) for each in seen} == {Namespace}
+    _core.reset_code(body)
+    root = _core.RootGuardManager()
+    root.local_manager("x").add_absent_guard()
+    callback = Callback({body: guarded(body.replace(), root)})
+    with hooked(callback):
+        assert [space["f"](3) for _ in range(3)] == [3] * 3
+    assert len(callback.asked) == 3  # nobody but the namespace knows what is in it
+
+
+def test_new_code_that_needs_a_namespace_is_refused():
+    space = {}
+    exec("def old(): return 1", space)
+    module = compile("x = 1", "m", "exec")
+    with hooked(Callback({space["old"]: guarded(module)})), pytest.raises(ValueError, match="needs a namespace"):
+        space["old"]()

@@ -260,6 +260,43 @@ def test_eight_threads_turn_it_on_and_off(request):
     stress(30 if request.config.getoption("--full") else 2)
 
 
+def test_what_a_finaliser_turns_on_in_a_callback_can_be_turned_off():
+    class Late:
+        def __call__(self, *_):
+            return None
+
+        def __del__(self):
+            _core.set_eval_frame(False)
+
+    old = make()
+    with hooked(Callback({old: lambda *_: _core.set_eval_frame(Late()) and None})):
+        old(1)
+    _core.set_eval_frame(None)
+    assert not _core.hook_installed()
+
+
+def test_a_view_that_is_kept_keeps_no_frame():
+    class Box:
+        pass
+
+    kept = []
+
+    def keep(frame, *_):
+        kept.extend([frame, frame.previous, frame.previous.previous])
+
+    old = make()
+
+    def caller():
+        box = Box()
+        old(1)
+        return weakref.ref(box)
+
+    with hooked(Callback({old: keep})):
+        box = caller()
+    gc.collect()
+    assert kept and box() is None
+
+
 # -- processes --------------------------------------------------------------------------------------------------------
 
 
@@ -310,6 +347,36 @@ if not child:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert old(1) == "new"
 _core.set_eval_frame(None)
+print("ok")
+"""
+    )
+    assert out == "ok"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_fork_while_another_thread_is_in_its_callback():
+    out = run_alone(
+        FUNCTIONS
+        + """
+import os, threading, warnings
+warnings.simplefilter("ignore")
+inside, go = threading.Event(), threading.Event()
+def wait(frame, cache_entry, frame_state):
+    if frame.f_code is old.__code__:
+        inside.set()
+        go.wait()
+thread = threading.Thread(target=lambda: (_core.set_eval_frame(wait), old(1)))
+thread.start()
+inside.wait()
+child = os.fork()
+if not child:
+    was = _core.hook_installed()
+    _core.set_eval_frame(False)
+    _core.set_eval_frame(None)
+    os._exit(was or _core.hook_installed())
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+go.set()
+thread.join()
 print("ok")
 """
     )

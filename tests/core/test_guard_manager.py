@@ -753,3 +753,138 @@ def test_small_functions_mean_what_their_names_say():
     table["a"] = 2
     assert _core.dict_version(table) != before
     assert _core.GlobalStateGuard().check() and _core.GlobalStateGuard().reason() == ""
+
+
+# -- finalisers during a check -----------------------------------------------------------------------------------------
+
+
+class Finaliser:
+    """Garbage that does something when the collector comes by."""
+
+    def __init__(self, action: Callable[[], Any]) -> None:
+        self.me, self.action = self, action
+
+    def __del__(self) -> None:
+        self.action()
+
+
+def check_with_garbage(root: Any, f_locals: dict[str, Any], action: Callable[[], Any]) -> bool:
+    gc.collect()
+    Finaliser(action)
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        return root.check(f_locals)
+    finally:
+        gc.set_threshold(*thresholds)
+
+
+def test_garbage_that_adds_guards_does_so_after_the_check() -> None:
+    root = Root()
+    for name in "abc":
+        root.local_manager(name).keys_manager().add_equals_guard(("k",))
+    f_locals = {name: {"k": 1} for name in "abc"}
+    assert check_with_garbage(root, f_locals, lambda: [root.local_manager(f"z{i}") for i in range(100)])
+    assert root.check(f_locals)
+
+
+def test_garbage_that_drops_what_is_guarded_does_so_after_the_check() -> None:
+    for _ in range(50):
+        root = Root()
+        place = root.local_manager("b")
+        place.getattr_manager("d").keys_manager().add_equals_guard(("k",))
+        place.getattr_manager("e").getattr_manager("x").add_equals_guard(1)
+        f_locals: dict[str, Any] = {"b": Plain(d={"k": 1}, e=Plain(x=1))}
+        junk: list[Any] = []
+
+        def drop(f_locals: dict[str, Any] = f_locals, junk: list[Any] = junk) -> None:
+            f_locals["b"] = None
+            junk.extend(bytes(bytearray(b"\xaa" * n)) for n in range(1, 200))
+
+        assert check_with_garbage(root, f_locals, drop)
+
+
+# -- what guards hold --------------------------------------------------------------------------------------------------
+
+
+def test_methods_of_classes_and_odd_code_keep_nothing_alive() -> None:
+    class Mine(dict):  # type: ignore[type-arg]
+        pass
+
+    code = holder.__code__.replace(co_consts=(Mine,))
+    deep: Any = Mine
+    for _ in range(200):
+        deep = (deep,)
+    box = Plain(from_keys=Mine.fromkeys, mro=Mine.mro, code=code, deep=deep)
+    root = Root()
+    for name in vars(box):
+        root.local_manager("box").getattr_manager(name).add_none_guard(False)
+    assert verdicts(root, box=box)
+    gone = weakref.ref(Mine)
+    del Mine, code, deep, box
+    gc.collect()
+    assert gone() is None
+
+
+# -- keys, lengths and classes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [True, 1.0, 1 + 0j], ids=repr)
+def test_an_equal_key_is_the_same_key(key: Any) -> None:
+    present, absent = Root(), Root()
+    present.local_manager("d").dict_getitem_manager(1).add_equals_guard("x")
+    absent.local_manager("d").dict_getitem_manager(1).add_absent_guard()
+    assert verdicts(present, d={key: "x"}) and not verdicts(absent, d={key: "x"})
+    assert not verdicts(present, d={2: "x"}) and verdicts(absent, d={2: "x"})
+
+
+def test_none_is_a_key() -> None:
+    root = Root()
+    root.local_manager("d").getitem_manager(None).add_equals_guard(1)
+    root.local_manager("d").dict_getitem_manager(None).add_equals_guard(1)
+    assert verdicts(root, d={None: 1}) and not verdicts(root, d={None: 2})
+
+
+def test_the_length_of_a_subclass_is_told_if_it_is_its_own() -> None:
+    class Same(list):  # type: ignore[type-arg]
+        pass
+
+    class Other(list):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return 99
+
+    length, truth = Root(), Root()
+    length.local_manager("x").add_length_guard(1)
+    truth.local_manager("x").add_truth_guard(True)
+    for root in (length, truth):
+        assert verdicts(root, x=Same([1])) and not verdicts(root, x=Other([1])) and not verdicts(root, x=Same())
+    assert verdicts(truth, x=collections.OrderedDict(a=1)) and not verdicts(truth, x=collections.Counter())
+    counted = Same([1])
+    assert length.check({"x": counted}) and length.check({"x": counted})
+    Same.__len__ = lambda self: 7  # type: ignore[method-assign]
+    assert not verdicts(length, x=counted)
+
+
+def test_a_class_has_what_its_own_class_gives_it() -> None:
+    class Meta(type):
+        z = 7
+
+    class Made(metaclass=Meta):
+        pass
+
+    absent, present = Root(), Root()
+    absent.local_manager("x").getattr_manager("z").add_absent_guard()
+    present.local_manager("x").getattr_manager("z").add_equals_guard(7)
+    assert verdicts(present, x=Made) and not verdicts(absent, x=Made)
+    Meta.z = 8
+    assert not verdicts(present, x=Made)
+    del Meta.z
+    assert verdicts(absent, x=Made)
+
+
+def test_misuse_names_what_was_expected() -> None:
+    place = Root().local_manager("x")
+    with pytest.raises(TypeError, match="cannot be referenced weakly"):
+        place.add_weak_identity_guard(None)
+    with pytest.raises(TypeError, match="keys are given as an iterable"):
+        place.add_dict_guard({1: 2}, keys=5)

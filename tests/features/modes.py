@@ -276,6 +276,65 @@ def default_dtype() -> Case:
     return Case(call, lambda: other.__setitem__(0, torch.float64), world=World)
 
 
+def with_default_device(call: Any, **more: Any) -> Case:
+    device = ["cpu"]
+
+    class World:
+        def __enter__(self) -> None:
+            torch.set_default_device(device[0])
+
+        def __exit__(self, *_: Any) -> None:
+            torch.set_default_device(None)
+
+    return Case(call, lambda: device.__setitem__(0, "meta"), world=World, **more)
+
+
+@feature()
+def default_device() -> Case:
+    def call(x: Tensor) -> Any:
+        made = (
+            torch.ones(2),
+            torch.arange(3),
+            torch.tensor([1, 2]),
+            torch.zeros_like(x),
+            torch.full((2,), 3.0, device=None),
+        )
+        return (
+            made,
+            torch.zeros(1, device="cpu"),
+            x.shape,
+            x * 2 + x[0],
+            -x,
+            x.T,
+            x.new_ones(2),
+            bool(x.dtype.is_complex),
+        )
+
+    return with_default_device(call)
+
+
+@feature()
+def default_device_and_functions_in_python() -> Case:
+    layer = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Dropout(0.0), nn.GELU())
+    attention = nn.MultiheadAttention(4, 2, batch_first=True).eval()
+
+    def call(x: Tensor) -> Any:
+        with torch.no_grad():
+            y = F.normalize(layer(x)).split(2)[0].norm(dim=1)
+            return y, attention(x[None], x[None], x[None])[0], torch.rand(2).device, F.softmax(x, dim=-1)
+
+    return with_default_device(call)
+
+
+@feature(graphs=2, hits=4, settles=False)
+def default_device_and_sizes_that_change() -> Case:
+    def call(x: Tensor) -> Any:
+        made = torch.ones(x.shape[0]), torch.arange(x.size(1)), F.layer_norm(x, x.shape[1:])
+        return made, x.flatten() * x.shape[0]
+
+    return with_default_device(call, inputs=lambda index: (torch.ones(2 + index, 3, device="cpu"),))
+
+
 @left_to_python("stores a DeviceContext", "<lambda>", "call")
 def default_device_as_a_block() -> Case:
     def call(x: Tensor, state: Any) -> Any:
