@@ -544,3 +544,42 @@ def test_what_a_failed_call_kept_alive_is_let_go() -> None:
         del error
         gc.collect()
         assert kept[-1]() is None
+
+
+# -- errors that depend on numbers and sizes which a capture leaves open -----------------------------------------------
+
+
+HANDLED = [
+    "x[k]", "x[0:k] + x", "-x[k]", "x.view(k)", "x.narrow(0, 0, k)", "x.sum(dim=k)", "torch.softmax(x, k)",
+    "torch.cat([x, x], dim=k)", "x.transpose(0, k)", "x.chunk(k)[0]", "x.unfold(0, k, 1)", "torch.arange(k)",
+    "torch.ones(k, 2)", "x.topk(k)[0]", "x @ torch.ones(k)", "x.expand(k)", "x.reshape(k, -1)", "F.pad(x, (0, k))",
+    "x.unflatten(0, (k, -1))", "torch.dropout(x, float(k), False)", "x.index_fill_(0, torch.tensor([k]), 1)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("expression", HANDLED)
+def test_an_error_that_is_handled_comes_only_where_it_comes_in_eager(expression: str, dynamic: bool | None) -> None:
+    space: dict[str, Any] = {"torch": torch, "F": nn.functional}
+    source = (
+        f"def f(x, k):\n  try: return {expression}, ''\n  except Exception as e: return x * 2, str(e).split('\\n')[0]"
+    )
+    exec(source, space)
+    for numbers in ((7, 9, 2, 3), (-7, -9, 3, 5), (11, 12, 5, 1), (2, 3, 7, 9), (10**20, 10**21, 2, 4)):
+        compiled = magneto.compile(space["f"], dynamic=dynamic)
+        for k in (*numbers, *numbers):
+            expected, actual = (function(torch.arange(5.0), k) for function in (space["f"], compiled))
+            assert actual[1] == expected[1], (k, numbers)
+            assert torch.equal(actual[0], expected[0]), (k, numbers)
+
+
+def test_an_error_that_ends_an_iteration_comes_where_the_tensor_ends() -> None:
+    class Rows:
+        def __init__(self, count: int) -> None:
+            self.data = torch.arange(float(count))
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return self.data[index]
+
+    compiled = magneto.compile(lambda rows: torch.stack([row * 2 for row in rows]).sum())
+    assert [compiled(Rows(n)).item() for n in (3, 4, 5, 6, 3)] == [6, 12, 20, 30, 6]

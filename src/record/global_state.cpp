@@ -259,9 +259,12 @@ class WholeSnapshot final : public runtime::GlobalState {
 std::unique_ptr<runtime::GlobalState> snapshot_global_state() { return std::make_unique<Snapshot>(); }
 std::unique_ptr<runtime::GlobalState> snapshot_whole_state() { return std::make_unique<WholeSnapshot>(); }
 
+bool has_foreign_function_mode() {
+  return at::impl::PythonTorchFunctionTLS::stack_len() > 0 && !runtime::default_device();
+}
+
 std::string why_state_forbids_recording() {
-  if (at::impl::PythonTorchFunctionTLS::stack_len() > 0 && !runtime::default_device())
-    return "a torch function mode is active";
+  if (has_foreign_function_mode()) return "a torch function mode is active";
   if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != at::impl::TorchFunctionDisabledState::ENABLED) {
     return "torch functions are disabled";
   }

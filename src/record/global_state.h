@@ -11,6 +11,8 @@ std::unique_ptr<runtime::GlobalState> snapshot_global_state();
 // The same, with the very function modes and the number of threads.
 std::unique_ptr<runtime::GlobalState> snapshot_whole_state();
 
+// A torch function mode is active that is not a default device.
+bool has_foreign_function_mode();
 // Empty if nothing in torch's state keeps operators from being recorded as they are.
 std::string why_operators_are_not_recordable();
 // The same for all that Python code does with tensors.

@@ -57,6 +57,7 @@ class TorchPlug final : public runtime::TensorPlug {
   bool only_calls(PyObject* callable, PyObject* const* args, size_t count) const override;
   bool leads_to_unknown(PyObject* method, PyObject* const* args, size_t count) const override;
   bool may_be_left_out(PyObject* function) const override;
+  bool hands_to_python() const override { return has_foreign_function_mode(); }
   bool is_part_of_operator(PyObject* function, PyObject* const* args) const override;
   bool is_call_context(PyObject* object) const override { return PyObject_TypeCheck(object, function_base_); }
   bool may_be_set(PyObject* name) const override;

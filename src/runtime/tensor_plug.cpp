@@ -60,6 +60,7 @@ class NullPlug : public TensorPlug {
   bool only_calls(PyObject*, PyObject* const*, size_t) const override { return false; }
   bool leads_to_unknown(PyObject*, PyObject* const*, size_t) const override { return false; }
   bool may_be_left_out(PyObject*) const override { return false; }
+  bool hands_to_python() const override { return false; }
   bool is_part_of_operator(PyObject*, PyObject* const*) const override { return false; }
   bool is_call_context(PyObject*) const override { return false; }
   bool may_be_set(PyObject*) const override { return false; }

@@ -209,6 +209,8 @@ class TensorPlug {
   virtual bool leads_to_unknown(PyObject* method, PyObject* const* args, size_t count) const = 0;
   // Whether a Python function only notes something for another compiler, about objects that a program does not make.
   virtual bool may_be_left_out(PyObject* function) const = 0;
+  // Whether operators go to Python code of the user's first, now.
+  virtual bool hands_to_python() const = 0;
   // Whether C code calls it, with these, in the middle of tensor work that is noted as a whole.
   virtual bool is_part_of_operator(PyObject* function, PyObject* const* args) const = 0;
   // Whether it may be such an object, and which C attributes of it may be set without any effect but that.

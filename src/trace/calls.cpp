@@ -488,6 +488,9 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     if (result) call_again(call, nodes, kind, result);
     if (result && kind == CallKind::TensorOp) finish_tensor_op(callable, result);
     if (result && kind == CallKind::Balanced && alive()) repeat(nullptr, callable, args, call.size(), false);
+    if (result && kind == CallKind::Balanced && plug_.hands_to_python())
+      give_up("the call runs " + callable_name(callable) + ", which hands operators to Python code");
+    if (!result && (kind == CallKind::TensorOp || kind == CallKind::Query)) note_error_of(call, nodes);
     return result;
   }
   if (mg_is_python_class(type) || PyType_Check(callable)) {
@@ -552,8 +555,22 @@ PyObject* Watch::length_of(PyObject* tensor) {
     Py_ssize_t size = PyObject_Size(tensor);
     result = size < 0 ? nullptr : PyLong_FromSsize_t(size);
   }
-  if (result) handover.returned = stand_ins()->length(tensor, result);
+  if (result)
+    handover.returned = stand_ins()->length(tensor, result);
+  else
+    note_tensor_error({{tensor}});
   return result;
+}
+
+void Watch::note_error_of(const Call& call, const std::vector<NodeId>& nodes) {
+  if (PyCFunction_Check(call.callable)) note_tensor_error({{PyCFunction_GET_SELF(call.callable)}});
+  for (size_t i = 0; i < call.size(); ++i) note_tensor_error({{call.args[i], i < nodes.size() ? nodes[i] : kKnown}});
+}
+
+void Watch::note_tensor_error(std::initializer_list<Value> operands) {
+  StandIns* again = stand_ins();
+  if (again && std::ranges::any_of(operands, [&](const Value& operand) { return again->concerns(operand); }))
+    give_up("an operation on tensors raises an error where sizes or numbers may change");
 }
 
 // On stand-ins, if need be.
@@ -597,6 +614,7 @@ PyObject* Watch::call_by_rule(PyObject* callable, PyObject* const* args, size_t 
     call_again(call, {}, CallKind::TensorOp, result.get());
     finish_tensor_op(callable, result.get());
   }
+  if (!result && rule == Rule::Allow) note_error_of(call, {});
   if (result && rule == Rule::Constant) saw(result.get());
   return result.release();
 }

@@ -195,6 +195,7 @@ Next FrameRun::binary(uint32_t arg) {
   bool followed = are_followed(2, true), handed = followed && hand_to_operator(arg);
   size_t frames = watch_.frames;
   PyObject* result = program::kOperators[arg].apply(left, right);
+  if (!result) watch_.note_tensor_error({value_at(sp_ - 2), value_at(sp_ - 1)});
   watch_.handover = {};
   NodeId node = kKnown;
   if (result && followed) {
@@ -362,6 +363,7 @@ Next FrameRun::compare(uint32_t arg) {
   watch_.read_operand(sp_[-1]);
   int how = static_cast<int>(arg & ~MG_AS_BOOL);
   PyObject* result = PyObject_RichCompare(sp_[-2], sp_[-1], how);
+  if (!result) watch_.note_tensor_error({value_at(sp_ - 2), value_at(sp_ - 1)});
   NodeId node = kKnown;
   if (StandIns* again = result ? watch_.stand_ins() : nullptr) {
     if (watch_.is_tensor(result))
@@ -408,6 +410,7 @@ Next FrameRun::take_item() {
   if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) watch_.guards.read_specials(Py_TYPE(object));
   if (PyType_Check(object)) watch_.use_specials((PyTypeObject*)object);  // __class_getitem__
   PyObject* result = PyObject_GetItem(object, key);
+  if (!result && watch_.is_tensor(object)) watch_.note_tensor_error({value_at(sp_ - 2)});
   NodeId made = kKnown;
   if (StandIns* again = result ? watch_.stand_ins() : nullptr) {
     bool is_row = watch_.is_tensor(object) && PyLong_CheckExact(key);  // torch pins a number that it is indexed with
@@ -498,6 +501,7 @@ Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
                         : operation == MG_UNARY_POSITIVE ? program::kPositive
                                                          : program::kInvert;
       PyObject* result = program::kOperators[number].apply(sp_[-1], nullptr);
+      if (!result) watch_.note_tensor_error({value_at(sp_ - 1)});
       if (StandIns* again = result && watch_.is_tensor(result) ? watch_.stand_ins() : nullptr)
         again->apply(program::kOperators[number].apply, value_at(sp_ - 1), {nullptr}, result);
       if (result && watch_.is_tensor(result)) watch_.check_tensors(result, "an operator");

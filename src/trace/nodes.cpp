@@ -286,6 +286,7 @@ Next FrameRun::store_item() {
   for (int i = 1; i <= 3; ++i) set_node(sp_ - i, kKnown);
   py::Ref key = pop_ref(), object = pop_ref(), value = pop_ref();
   bool success = PyObject_SetItem(object.get(), key.get(), value.get()) == 0;
+  if (!success && is_tensor) watch_.note_tensor_error({{object.get()}});
   if (StandIns* again = success && is_tensor ? watch_.stand_ins() : nullptr)
     again->set_item(object.get(), key_value, stored);
   return made(success, before);

@@ -176,6 +176,8 @@ class Watch {
   bool is_plain(const Node& node) const { return symbolic_->is_plain(*node.symbol); }
   // Decides about a branch.
   void take_truth_of(NodeId node);
+  // Something done to these raised an error, which may well depend on what stays open.
+  void note_tensor_error(std::initializer_list<Value> operands);
   // Something looks at a tensor in a way that stand-ins cannot repeat.
   void look_at_tensor(PyObject* value, const What& what);
   // Whether numbers that are open may be passed to it.
@@ -370,6 +372,7 @@ class Watch {
   bool is_open_key(PyObject* key) const;
   void check_tensors_if_any(PyObject* result);
   PyObject* length_of(PyObject* tensor);
+  void note_error_of(const Call& call, const std::vector<NodeId>& nodes);
   void call_again(const Call& call, const std::vector<NodeId>& nodes, runtime::CallKind kind, PyObject* result);
   void finish_tensor_op(PyObject* callable, PyObject* result);
   static std::string place();  // "file.py:12 in forward", or empty

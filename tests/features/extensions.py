@@ -428,7 +428,7 @@ def parameter_as_an_argument() -> Case:
 
 @feature(
     graphs=2,
-    hits=4,
+    hits=3,
     cuts=("torch._C._push_on_torch_function_stack", "the call uses a method that an unknown function may have changed"),
     eager="the call uses a method that an unknown function may have changed",
 )
