@@ -59,6 +59,11 @@ class CompiledFunction:
     def reset(self) -> None:
         """Forget everything that was compiled or counted."""
 
+    def again(self, fn: Callable[..., Any], /) -> CompiledFunction:
+        """Compiles another function in the same way."""
+
+    def __reduce__(self) -> str: ...
+
     def guard_ns(self, repeats: int, /, *args: Any, **kwargs: Any) -> float:
         """Nanoseconds per check of the guards of the variant that fits."""
 
@@ -90,6 +95,11 @@ class ScopedFunction:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any: ...
 
     def __get__(self, instance: Any, owner: Any = None, /) -> Any: ...
+
+    def again(self, fn: Callable[..., Any], /) -> ScopedFunction:
+        """Scopes another function in the same way."""
+
+    def __reduce__(self) -> str: ...
 
     fn: Callable[..., Any]
 

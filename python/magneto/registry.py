@@ -1,6 +1,8 @@
 """Every live compiled function and scope, weakly held: reset() reaches them all, and a dropped one is gone."""
 
 import atexit
+import copy
+import functools
 import inspect
 import threading
 import types
@@ -43,6 +45,24 @@ def compiled_function(fn: Callable[..., Any], name: str, wishes: Wishes) -> _C.C
         _live.add(compiled)
     _warn_once_if_unsupported()
     return compiled
+
+
+def _deepcopy(wrapper: _C.CompiledFunction | _C.ScopedFunction, memo: dict[int, Any]) -> Any:
+    """As functions are copied: not at all; but a method belongs to the copy of its object."""
+    method = wrapper.fn
+    owner = copy.deepcopy(method.__self__, memo) if isinstance(method, types.MethodType) else None
+    if not isinstance(method, types.MethodType) or owner is method.__self__:
+        return wrapper
+    copied = wrapper.again(types.MethodType(method.__func__, owner))
+    functools.update_wrapper(copied, copied.fn)
+    if isinstance(copied, _C.CompiledFunction):
+        with _lock:
+            _live.add(copied)
+    return copied
+
+
+for _kind in (_C.CompiledFunction, _C.ScopedFunction):
+    _kind.__deepcopy__ = _deepcopy  # type: ignore[union-attr]
 
 
 def capture_scope(wishes: Wishes, skipped: list[str], kept: list[str]) -> _C.CaptureScope:

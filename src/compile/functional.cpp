@@ -85,6 +85,7 @@ void renew_symbols(Graph& graph) {
     for (graph::SizeRef& size : op.sizes) renew(size.expr);
   }
   for (const std::string& guard : graph.symbols->guards()) fresh->assume(fresh->parse(guard));
+  fresh->use_ranges();
   graph.symbols = std::move(fresh);
 }
 

@@ -108,6 +108,20 @@ PyObject* repr(PyObject* object) {
   return PyUnicode_FromFormat("<magneto compiled %R>", as_compiled(object)->function);
 }
 
+// The same wishes for another function.
+PyObject* again(PyObject* object, PyObject* function) {
+  if (!PyCallable_Check(function))
+    return PyErr_Format(PyExc_TypeError, "again expects a callable, not a %.200s", Py_TYPE(function)->tp_name);
+  auto* copy = as_compiled(Py_TYPE(object)->tp_alloc(Py_TYPE(object), 0));
+  if (!copy) return nullptr;
+  copy->vectorcall = call;
+  copy->function = Py_NewRef(function);
+  copy->forms = new Forms;
+  copy->forms->name = as_compiled(object)->forms->name;
+  copy->forms->wishes = as_compiled(object)->forms->wishes;
+  return (PyObject*)copy;
+}
+
 // ---- what happened, as data
 
 PyObject* to_dict(const std::map<std::string, int64_t>& counts) {
@@ -218,6 +232,8 @@ PyMethodDef kMethods[] = {
     {"breaks", breaks, METH_NOARGS, "Why programs are in several parts: reason -> count."},
     {"state", state_name, METH_NOARGS, "'new', 'compiled' or 'eager'."},
     {"reset", reset, METH_NOARGS, "Forget everything that was compiled or counted."},
+    {"again", again, METH_O, "again(fn): compiles another function in the same way."},
+    {"__reduce__", reduce_wrapper, METH_NOARGS, nullptr},
     {"guard_ns", (PyCFunction)(void (*)(void))guard_ns, METH_FASTCALL | METH_KEYWORDS,
      "guard_ns(repeats, *args, **kwargs): nanoseconds of processor time per check of the guards "
      "of the variant that fits."},

@@ -42,6 +42,15 @@ void destroy_wrapper(PyObject* object) {
   Py_DECREF(type);
 }
 
+PyObject* reduce_wrapper(PyObject* object, PyObject*) {
+  PyObject* name = PyObject_GetAttrString(object, "__qualname__");
+  if (name && PyUnicode_Check(name)) return name;
+  if (name || PyErr_ExceptionMatches(PyExc_AttributeError))
+    PyErr_Format(PyExc_TypeError, "cannot pickle %R: it has no name under which it could be found again", object);
+  Py_XDECREF(name);
+  return nullptr;
+}
+
 PyObject* bind_wrapper(PyObject* object, PyObject* instance, PyObject*) {
   if (!instance || instance == Py_None) return Py_NewRef(object);
   return PyMethod_New(object, instance);

@@ -20,5 +20,7 @@ int traverse_wrapper(PyObject* object, visitproc visit, void* arg);
 int clear_wrapper(PyObject* object);
 void destroy_wrapper(PyObject* object);
 PyObject* bind_wrapper(PyObject* object, PyObject* instance, PyObject* owner);  // as a method, like a function
+// __reduce__: by its name, like a function.
+PyObject* reduce_wrapper(PyObject* object, PyObject*);
 
 }  // namespace magneto::frame

@@ -65,9 +65,19 @@ PyObject* repr(PyObject* object) {
   return PyUnicode_FromFormat("<magneto %s %R>", words, as_scoped(object)->function);
 }
 
+// The same for another function.
+PyObject* again(PyObject* object, PyObject* function) {
+  return PyObject_CallFunction((PyObject*)Py_TYPE(object), "Os", function,
+                               kScopeNames[static_cast<size_t>(as_scoped(object)->scope)]);
+}
+
 PyObject* get_scope(PyObject* object, void*) {
   return PyUnicode_FromString(kScopeNames[static_cast<size_t>(as_scoped(object)->scope)]);
 }
+
+PyMethodDef kMethods[] = {{"again", again, METH_O, "again(fn): scopes another function in the same way."},
+                          {"__reduce__", reduce_wrapper, METH_NOARGS, nullptr},
+                          {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef kGetSets[] = {{"scope", get_scope, nullptr, "'eager', 'skip' or 'run'.", nullptr},
                           {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
@@ -80,6 +90,7 @@ PyType_Slot kSlots[] = {{Py_tp_new, (void*)create},
                         {Py_tp_call, (void*)PyVectorcall_Call},
                         {Py_tp_descr_get, (void*)bind_wrapper},
                         {Py_tp_repr, (void*)repr},
+                        {Py_tp_methods, kMethods},
                         {Py_tp_members, kWrapperMembers},
                         {Py_tp_getset, kGetSets},
                         {Py_tp_doc, (void*)"A function that runs eagerly ('eager'), unwatched ('skip') or without "

@@ -140,6 +140,8 @@ class Symbols {
   double specialise_float(ExprId expr);
   // Makes a condition an assumption. UserError if it contradicts the others.
   void assume(ExprId condition);
+  // Declared ranges are assumptions, too: from now on they simplify.
+  void use_ranges() { ++generation_; }
   // Ends the recording: from now on questions are answered as the recorded call would, and nothing more is assumed.
   void freeze() { frozen_ = true; }
 

@@ -62,6 +62,14 @@ bool batch_norm(Args args, Stack& results) {
               make(channels, type, input.device()), make(channels, type, input.device()));
 }
 
+// The same, with what becomes of the running statistics behind the other results.
+bool batch_norm_functional(Args args, Stack& results) {
+  if (!given(args[3]) || !given(args[4]) || !batch_norm(args, results)) return false;
+  results.emplace_back(make_like(args[3].toTensor()));
+  results.emplace_back(make_like(args[4].toTensor()));
+  return true;
+}
+
 // (grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask)
 bool batch_norm_backward(Args args, Stack& results) {
   const at::Tensor& input = args[1].toTensor();
@@ -103,7 +111,7 @@ constexpr Row kNormRules[] = {
     {"aten::native_layer_norm", layer_norm}, {"aten::native_layer_norm_backward", layer_norm_backward},
     {"aten::native_batch_norm", batch_norm}, {"aten::native_batch_norm_backward", batch_norm_backward},
     {"aten::native_group_norm", group_norm}, {"aten::native_group_norm_backward", group_norm_backward},
-    {"aten::native_dropout", dropout},
+    {"aten::native_dropout", dropout},       {"aten::_native_batch_norm_legit_functional", batch_norm_functional},
 };
 
 }  // namespace

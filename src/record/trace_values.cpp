@@ -38,7 +38,7 @@ at::Tensor trace_of(const graph::Graph& graph, graph::ValueId id) {
     if (value.shape.empty()) {
       numbers.emplace_back(i < rank ? value.sizes[i] : value.strides[i - rank]);
     } else {
-      numbers.push_back(make_sym(graph.symbols, value.shape[i]));
+      numbers.push_back(make_sym(graph.symbols, graph.symbols->simplify(value.shape[i])));
     }
   }
   auto layout = c10::SymIntArrayRef(numbers);
