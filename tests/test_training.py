@@ -484,3 +484,19 @@ def test_gradients_of_an_operator_equal_eager(op: Any) -> None:
 def test_most_operators_are_compiled(record_property: Callable[[str, object], None]) -> None:
     record_property("told", f"gradients of torch's samples: {dict(tried)}")
     assert tried["compiled"] >= 0.9 * (tried["compiled"] + tried["eager"])
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_anomaly_detection_tells_where_the_operation_was(trained: bool) -> None:
+    function = torch.sqrt
+    if trained:
+        compiled = magneto.compile(lambda x: torch.sqrt(x).sum())
+        for _ in range(3):
+            compiled(torch.ones(2, requires_grad=True)).backward()
+    with (
+        torch.autograd.detect_anomaly(check_nan=True),
+        pytest.warns(UserWarning, match="Error detected in SqrtBackward0"),
+    ):
+        result = (function(torch.tensor([0.0, 1.0], requires_grad=True)) * 0).sum()
+        with pytest.raises(RuntimeError, match="returned nan values"):
+            result.backward()

@@ -1,6 +1,7 @@
 // What happens to a backward: looked up and run, captured, or left to the engine.
 #include "autograd/engine_hook.h"
 
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 
 #include <algorithm>
@@ -253,7 +254,10 @@ void note_derivation() {
 bool is_hooked() { return runtime::process_state().backward_compilers > 0; }
 
 void keep_hook() {
-  if (compiles(runtime::thread_state().autograd_compiler)) Engine::set_compiled_autograd(&run_backward);
+  if (!compiles(runtime::thread_state().autograd_compiler)) return;
+  bool must_warn = torch::autograd::AnomalyMode::is_enabled() && runtime::process_state().threads_in_backwards == 0;
+  if (must_warn) note_declined("anomaly detection is active");
+  Engine::set_compiled_autograd(must_warn ? nullptr : &run_backward);
 }
 
 void clear_cache() { cache().clear(); }

@@ -20,7 +20,8 @@ void set_compiler(Compiler compiler, PyObject* factory, std::optional<bool> dyna
 void note_derivation();
 
 // Whether the engine hands backwards to us; and sees to it that it does if this thread wishes so: what torch does for
-// its own compiler may have taken our hook away. GIL held.
+// its own compiler may have taken our hook away. Under anomaly detection the engine goes alone: its warnings, which
+// that is for, would not be heard behind a hook. GIL held.
 bool is_hooked();
 void keep_hook();
 // Stands in front of the engine's run_backward from then on. Once, at import.
