@@ -258,12 +258,22 @@ std::vector<Arguments::Number> Arguments::open_numbers(size_t from) const {
   for (size_t i = from; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
     if (node.kind != Kind::Number) continue;
-    if (node.parent < 0)
-      numbers.push_back({static_cast<uint32_t>(i), static_cast<int>(node.index), nullptr, nullptr});
+    auto id = static_cast<uint32_t>(i);
+    const Node* parent = node.parent < 0 ? nullptr : &nodes_[node.parent];
+    if (!parent)
+      numbers.push_back({id, static_cast<int>(node.index), nullptr, nullptr});
+    else if (node.key)
+      numbers.push_back({id, -1, parent->seen, node.key.get()});
     else
-      numbers.push_back({static_cast<uint32_t>(i), -1, nodes_[node.parent].seen, node.key.get()});
+      numbers.push_back({id, static_cast<int>(parent->index), nullptr, nullptr, parent->seen, node.index});
   }
   return numbers;
+}
+
+bool Arguments::is_given_twice(PyObject* container) const {
+  int first = node_of(container);
+  return std::ranges::any_of(nodes_,
+                             [first](const Node& node) { return node.kind == Kind::Again && node.size == first; });
 }
 
 namespace {
@@ -278,10 +288,11 @@ std::vector<int> openable(PyObject* tensor, const std::vector<int>& dimensions) 
 
 }  // namespace
 
-// Numbers that were passed by themselves, or under a key or name.
+// Numbers that were passed by themselves, in a tuple, or under a key or name.
 bool Arguments::can_be_open(const Node& node, PyObject* value) const {
-  return node.kind == Kind::Atom && (node.parent < 0 || node.key) && value && Py_TYPE(value) == node.type &&
-         is_plain_number(value);
+  bool is_in_tuple = node.parent >= 0 && nodes_[node.parent].kind == Kind::Tuple && nodes_[node.parent].parent < 0;
+  return node.kind == Kind::Atom && (node.parent < 0 || node.key || is_in_tuple) && value &&
+         Py_TYPE(value) == node.type && is_plain_number(value);
 }
 
 std::optional<std::vector<Opening>> Arguments::opened_for(const CallArguments& call) const {

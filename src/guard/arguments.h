@@ -75,11 +75,14 @@ class Arguments {
   std::vector<int> open_sizes(size_t tensor) const;
   struct Number {
     uint32_t node;
-    int argument;    // which one it is; -1: it is an item of a dict, or an attribute
+    int argument;    // which one it is, or which one holds it if that is a tuple; -1: it is in a dict, or an attribute
     PyObject* dict;  // that holds it
     PyObject* key;
+    PyObject* tuple = nullptr;  // that holds it; an argument
+    Py_ssize_t index = 0;
   };
   std::vector<Number> open_numbers(size_t from = 0) const;
+  bool is_given_twice(PyObject* container) const;
   // What must be open so that these arguments admit `call`, too, with what is open already. None: it differs in
   // something that cannot be open.
   std::optional<std::vector<Opening>> opened_for(const CallArguments& call) const;

@@ -65,9 +65,24 @@ void Watch::open_numbers(PyObject* callable, const guard::CallArguments& call) {
     NodeId id = provenance.add_argument(number.node, arguments_.seen(number.node));
     open_numbers_.emplace_back(number, id);
     if (number.dict) continue;
+    if (number.tuple && arguments_.is_given_twice(number.tuple)) {  // who has it from elsewhere knows of no node
+      settle(id);
+      continue;
+    }
+    if (number.tuple) id = hold_in_tuple(number, id);
     auto index = static_cast<size_t>(number.argument);
     if (!handover.give(callable, index, call.positional, call.keyword_names, id)) settle(id);
   }
+}
+
+// The tuple as a holder of what is open in it.
+NodeId Watch::hold_in_tuple(const guard::Arguments::Number& number, NodeId id) {
+  NodeId holder = provenance.find_holder(number.tuple);
+  if (provenance.is_known(holder))
+    holder =
+        provenance.add_holder(number.tuple, std::vector(static_cast<size_t>(PyTuple_GET_SIZE(number.tuple)), kKnown));
+  provenance[holder].items[static_cast<size_t>(number.index)] = id;
+  return holder;
 }
 
 void Watch::note_left_open() {

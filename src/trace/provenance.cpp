@@ -80,9 +80,14 @@ void Provenance::drop_values() {
       if (*value) dropped.push_back(std::move(*value));
 }
 
-const Node* Provenance::holder(PyObject* container) const {
+NodeId Provenance::find_holder(PyObject* container) const {
   const NodeId* id = holders_.find(container);
-  return id && !nodes_[*id].settled ? &nodes_[*id] : nullptr;
+  return id && !nodes_[*id].settled ? *id : kKnown;
+}
+
+const Node* Provenance::holder(PyObject* container) const {
+  NodeId id = find_holder(container);
+  return id == kKnown ? nullptr : &nodes_[id];
 }
 
 }  // namespace magneto::trace

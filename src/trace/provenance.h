@@ -105,7 +105,8 @@ class Provenance {
   NodeId add_symbolic(runtime::NumberId number, PyObject* value);
   NodeId add_item(NodeId tuple, uint32_t number, PyObject* value);
   NodeId add_holder(PyObject* container, std::vector<NodeId> items);
-  // Of a container that holds such values, or null.
+  // Of a container that holds such values; or kKnown, or null.
+  NodeId find_holder(PyObject* container) const;
   const Node* holder(PyObject* container) const;
 
   Node& operator[](NodeId id) { return nodes_[id]; }

@@ -367,6 +367,7 @@ class Watch {
   PyObject* call_unknown(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names,
                          How how = How::Called);
   void fail_from_recording(const std::string& reason);
+  NodeId hold_in_tuple(const guard::Arguments::Number& number, NodeId id);
   void note_left_open();
   void note_open_answers();
   bool is_open_key(PyObject* key) const;

@@ -270,12 +270,13 @@ uint32_t Writer::visit(PyObject* value) {
 
 uint32_t Writer::describe(PyObject* value) {
   if (watch_.is_tensor(value)) return tensor(value);
-  if (PyTuple_Check(value) && watch_.provenance.holder(value)) return tuple(value);
+  int node = watch_.contents().node_of(value);
+  bool is_argument = node >= 0 && has_nodes_;
+  if (PyTuple_Check(value) && watch_.provenance.holder(value) && !is_argument) return tuple(value);
   if (PyLong_CheckExact(value) && watch_.is_address(value)) return refuse("the address of a new object");
   if (guard::is_atom(value) || PyFloat_CheckExact(value)) return constant(value);  // NaN is no atom
   if (PySlice_Check(value)) return slice((PySliceObject*)value);
-  int node = watch_.contents().node_of(value);
-  if (node >= 0 && has_nodes_) return in_program(value, Op::Argument, static_cast<uint32_t>(node));
+  if (is_argument) return in_program(value, Op::Argument, static_cast<uint32_t>(node));
   if (node >= 0) return refuse("an argument that it has lost sight of");
   PyTypeObject* type = Py_TYPE(value);
   if (PyTuple_Check(value)) {
