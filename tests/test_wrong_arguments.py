@@ -40,7 +40,7 @@ WRONG = {
     "mark_static_address": [((3,), {}), ((T,), {"guard": 1})],
     "register_backend": [((3,), {}), ((f,), {"name": 3}), ((f,), {"tags": "debug"}), ((f,), {"tags": 3})]
     + [((f,), {"name": "native"})],
-    "list_backends": [((3,), {}), (("debug",), {})],
+    "list_backends": [((3,), {}), (("debug",), {}), ((torch.ones(2),), {}), (([3],), {})],
     "lookup_backend": [((3,), {}), (("nope",), {})],
     "on_compile_start": [((3,), {}), ((), {})],
     "on_compile_end": [((3,), {})],

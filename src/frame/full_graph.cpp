@@ -4,6 +4,7 @@
 #include "cpython/ref.h"
 #include "cpython/text.h"
 #include "runtime/state.h"
+#include "trace/watch.h"
 
 namespace magneto::frame {
 
@@ -31,8 +32,9 @@ void set_user_error(const std::string& text) { PyErr_SetString(runtime::process_
 
 void set_full_graph_error(const std::string& name, const std::string& reason, const std::string& where) {
   std::string text = "fullgraph=True, but this call of " + name + " could not be captured as one graph: " + reason;
-  if (!where.empty()) text += "\n  at " + where;
-  if (std::string line = source_line(where); !line.empty()) text += "\n    " + line;
+  const std::string place = where.empty() ? trace::Watch::place() : where;  // who has called it
+  if (!place.empty()) text += "\n  at " + place;
+  if (std::string line = source_line(place); !line.empty()) text += "\n    " + line;
   text +=
       "\nChange that code, or compile without fullgraph=True: then it runs as Python would run it, with the same "
       "results.";

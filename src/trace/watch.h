@@ -106,6 +106,7 @@ class Watch {
   void let_go();
   const std::string& reason() const { return reason_; }
   const std::string& where() const { return where_; }  // "file.py:12 in forward", or empty
+  static std::string place();                          // where this thread is, in the same way
 
   // ---- what objects are
 
@@ -376,7 +377,6 @@ class Watch {
   void note_error_of(const Call& call, const std::vector<NodeId>& nodes);
   void call_again(const Call& call, const std::vector<NodeId>& nodes, runtime::CallKind kind, PyObject* result);
   void finish_tensor_op(PyObject* callable, PyObject* result);
-  static std::string place();  // "file.py:12 in forward", or empty
   void walk(PyObject* value, bool printed);
   void read_again(PyObject* iterator);
   void read_names(PyObject* object, PyTypeObject* type);  // of a class or function

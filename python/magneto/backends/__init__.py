@@ -36,8 +36,7 @@ def register_backend(
     """
     if name is not None and not (isinstance(name, str) and name):
         raise UserTypeError(f"register_backend: name expects a text, got {name!r} of type {type(name).__name__}")
-    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in _items("tags", tags)):
-        raise UserTypeError(f"register_backend: tags expects texts such as ('debug',), got {tags!r}")
+    texts = frozenset(_texts("register_backend: tags", tags))
 
     def register(backend: B) -> B:
         if not callable(backend):
@@ -52,7 +51,7 @@ def register_backend(
             if chosen in _backends:
                 raise UserError(f"there is a backend {chosen!r} already; choose another name")
             _backends[chosen] = backend
-            _tags[chosen] = frozenset(tags)
+            _tags[chosen] = texts
         return backend
 
     return register if compiler_fn is None else register(compiler_fn)
@@ -60,9 +59,7 @@ def register_backend(
 
 def list_backends(exclude_tags: Iterable[str] | None = ("debug", "experimental")) -> list[str]:
     """The names that ``magneto.compile(backend=...)`` takes, without those that have one of the tags."""
-    if isinstance(exclude_tags, str):
-        raise UserTypeError(f"list_backends: exclude_tags expects texts such as ('debug',), got {exclude_tags!r}")
-    excluded = frozenset(_items("exclude_tags", exclude_tags or ()))
+    excluded = frozenset(_texts("list_backends: exclude_tags", () if exclude_tags is None else exclude_tags))
     with _lock:
         registered = {name for name in _backends if not _tags[name] & excluded}
     return sorted(registered | _entry_points().keys())
@@ -153,11 +150,14 @@ def _keywords(backend: Backend) -> frozenset[str]:
     return frozenset(parameter.name for parameter in parameters)
 
 
-def _items(name: str, given: Any) -> list[Any]:
+def _texts(name: str, given: Any) -> list[str]:
     try:
-        return list(given)
+        items = None if isinstance(given, str) else list(given)
     except TypeError:
-        raise UserTypeError(f"{name} expects texts such as ('debug',), got {given!r}") from None
+        items = None
+    if items is None or not all(isinstance(item, str) for item in items):
+        raise UserTypeError(f"{name} expects texts such as ('debug',), got {given!r}")
+    return items
 
 
 def _entry_points() -> dict[str, Any]:
