@@ -179,10 +179,13 @@ void open_what_changed(Forms& forms, const RealCall& call) {
   const Variant& latest = *forms.variants.front();
   if (!latest.arguments->explain(call.arguments).empty()) return;
   const guard::Read* changed = group_of(forms, *latest.arguments).trie.first_failure(latest);
-  if (!changed || changed->access != guard::Access::Key || !PyUnicode_CheckExact(changed->key.get())) return;
-  PyObject* now = guard::find_key(changed->owner, changed->key.get());
+  if (!changed) return;
+  bool is_cell = changed->access == guard::Access::Field && PyCell_Check(changed->owner);
+  if (!is_cell && (changed->access != guard::Access::Key || !PyUnicode_CheckExact(changed->key.get()))) return;
+  PyObject* key = is_cell ? trace::cell_key() : changed->key.get();
+  PyObject* now = is_cell ? PyCell_GET(changed->owner) : guard::find_key(changed->owner, key);
   bool can_be_open = now && (guard::is_plain_number(now) || runtime::tensor_plug().is_tensor(now));
-  if (can_be_open) forms.open_keys.push_back(changed->key);
+  if (can_be_open) forms.open_keys.push_back(py::Ref::borrow(key));
 }
 
 // ---- what others are told, and may say. False: an error is set

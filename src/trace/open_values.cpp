@@ -21,7 +21,8 @@ void Watch::settle(NodeId id) {
     bool foreign = provenance.is_foreign(next);
     Node& node = provenance[next];
     node.settled = true;
-    if (node.kind == Node::Kind::Key && is_tensor(node.value.get()))
+    bool is_read = node.kind == Node::Kind::Key || node.kind == Node::Kind::Cell;
+    if (is_read && is_tensor(node.value.get()))
       use_foreign_tensor(next);
     else if (node.kind == Node::Kind::Key)
       guards.read_key(node.owner, node.key.get(), node.value.get());
@@ -113,8 +114,8 @@ std::optional<runtime::NumberId> Watch::symbol_of(NodeId id) {
   if (provenance[id].symbol) return provenance[id].symbol;
   int overflow = 0;
   PyObject* value = provenance[id].value.get();
-  bool is_read = provenance[id].kind == Node::Kind::Key || provenance[id].kind == Node::Kind::Cell;
-  bool is_fixed = is_read && !is_open_key(provenance[id].key.get());
+  bool is_cell = provenance[id].kind == Node::Kind::Cell, is_read = is_cell || provenance[id].kind == Node::Kind::Key;
+  bool is_fixed = is_read && !is_open_key(is_cell ? cell_key() : provenance[id].key.get());
   bool fits = PyLong_CheckExact(value) && (PyLong_AsLongLongAndOverflow(value, &overflow), !overflow);
   if (is_fixed || !(fits || PyFloat_CheckExact(value))) {
     settle(id);

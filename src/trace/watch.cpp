@@ -387,7 +387,8 @@ NodeId Watch::look_up_cell(PyObject* cell) {
   if (const Effect* write = is_changed(cell) ? last_write(cell, nullptr) : nullptr)
     return written(*write, PyCell_GET(cell));
   PyObject* value = PyCell_GET(cell);
-  if (value && guard::is_plain_number(value)) return provenance.add_read(cell, nullptr, value);
+  bool is_open_tensor = value && !leeway_.keys.empty() && is_tensor(value) && is_open_key(cell_key());
+  if (value && (guard::is_plain_number(value) || is_open_tensor)) return provenance.add_read(cell, nullptr, value);
   guards.read_cell(cell, value);
   saw(value);
   return kKnown;
