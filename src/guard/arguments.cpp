@@ -72,6 +72,12 @@ bool has_known_parts(PyObject* object) {
   return slot && *slot && PyDict_CheckExact(*slot) && mg_has_only_text_keys(*slot);
 }
 
+// Of Python, for tuples that hold nothing but their items.
+bool is_named_tuple(PyTypeObject* type) {
+  return mg_is_python_class(type) && PyType_IsSubtype(type, &PyTuple_Type) && !type->tp_dictoffset &&
+         type->tp_basicsize == PyTuple_Type.tp_basicsize && type->tp_itemsize == PyTuple_Type.tp_itemsize;
+}
+
 }  // namespace
 
 std::vector<Opening> difference(const std::vector<Opening>& all, const std::vector<Opening>& others) {
@@ -152,9 +158,13 @@ void Arguments::add(PyObject* value, int parent, Py_ssize_t index, PyObject* key
     node.kind = is_open ? Kind::Number : Kind::Atom;
     if (is_owned_ && !key && PyFloat_CheckExact(value)) refusal_ = name + " is a float, which may be any";
     if (node.kind == Kind::Atom) node.expected = py::Ref::borrow(value);
-  } else if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
-    node.kind = PyTuple_CheckExact(value) ? Kind::Tuple : Kind::List;
+  } else if (PyTuple_CheckExact(value) || PyList_CheckExact(value) || is_named_tuple(Py_TYPE(value))) {
+    node.kind = PyTuple_Check(value) ? Kind::Tuple : Kind::List;
     node.size = PySequence_Fast_GET_SIZE(value);
+    if (is_named_tuple(Py_TYPE(value))) {
+      node.expected = py::Ref::steal(PyWeakref_NewRef((PyObject*)Py_TYPE(value), nullptr));
+      node.is_weak = true;
+    }
     if (node.size || node.kind == Kind::List) containers_.insert(value);  // there is only one ()
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i)
       add(PySequence_Fast_GET_ITEM(value, i), self, i, nullptr, name + "[" + std::to_string(i) + "]");
@@ -221,7 +231,8 @@ bool Arguments::is_by_content(PyObject* object, int self) const {
 std::vector<PyObject*> Arguments::classes() const {
   std::vector<PyObject*> found;
   for (const Node& node : nodes_)
-    if (node.kind == Kind::Instance) found.push_back(reinterpret_cast<PyObject*>(node.type));
+    if (node.kind == Kind::Instance || (node.kind == Kind::Tuple && node.is_weak))
+      found.push_back(reinterpret_cast<PyObject*>(node.type));
   return found;
 }
 
@@ -290,7 +301,7 @@ std::vector<int> openable(PyObject* tensor, const std::vector<int>& dimensions) 
 
 // Numbers that were passed by themselves, in a tuple, or under a key or name.
 bool Arguments::can_be_open(const Node& node, PyObject* value) const {
-  bool is_in_tuple = node.parent >= 0 && nodes_[node.parent].kind == Kind::Tuple && nodes_[node.parent].parent < 0;
+  bool is_in_tuple = node.parent >= 0 && nodes_[node.parent].type == &PyTuple_Type && nodes_[node.parent].parent < 0;
   return node.kind == Kind::Atom && (node.parent < 0 || node.key || is_in_tuple) && value &&
          Py_TYPE(value) == node.type && is_plain_number(value);
 }
@@ -442,7 +453,8 @@ void Arguments::freeze() {
     case Kind::Atom: return value == node.expected.get() || same_atom(node.expected.get(), value);
     case Kind::Number: return true;
     case Kind::Tuple:
-    case Kind::List: return PySequence_Fast_GET_SIZE(value) == node.size;
+      return PyTuple_GET_SIZE(value) == node.size && (!node.is_weak || node.identity() == (PyObject*)node.type);
+    case Kind::List: return PyList_GET_SIZE(value) == node.size;
     case Kind::Dict:
     case Kind::Attributes:
     case Kind::Items: return same_keys(value, node.expected.get());

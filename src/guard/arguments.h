@@ -133,7 +133,8 @@ class Arguments {
     PyTypeObject* type;
     Py_ssize_t size;   // of a tuple or list; of one that is passed again, its first node
     int tensor;        // index among the tensors
-    py::Ref expected;  // an atom's value, a dict's keys, the object that identity is guarded for, or an object's class
+    py::Ref expected;  // an atom's value, a dict's keys, the object that identity is guarded for, or the class of an
+                       // object or named tuple
     bool is_weak;      // `expected` is a weak reference to that
     PyObject* seen;    // the object of the first call; null once frozen
     std::string name;  // for people: `args[0]['mask']`
