@@ -344,3 +344,13 @@ def test_threads_may_compile_run_and_reset_with_a_backend():
         thread.join()
     assert errors == []
     assert counter.frame_count >= 3
+
+
+def test_aten_eager_runs_batch_norm_in_training_at_any_size() -> None:
+    norms = [torch.nn.BatchNorm1d(2) for _ in range(2)]
+    compiled = magneto.compile(norms[0], backend="aten_eager")
+    with torch.no_grad():
+        for length in (5, 6, 7, 8):
+            x = torch.randn(2, 2, length)
+            assert torch.equal(compiled(x), norms[1](x))
+    assert torch.equal(norms[0].running_var, norms[1].running_var)

@@ -483,3 +483,14 @@ def test_every_public_name_is_there():
     assert magneto.__version__.count(".") == 2
     assert issubclass(magneto.UserError, ValueError)
     assert issubclass(magneto.InternalError, RuntimeError)
+
+
+def test_an_argument_that_is_no_part_of_a_graph_is_told_with_the_line_of_the_call() -> None:
+    class Own(torch.Tensor):
+        pass
+
+    compiled = magneto.compile(lambda x: x + 1, fullgraph=True)
+    with pytest.raises(
+        magneto.UserError, match=r"tensor subclass Own\n  at .*test_front_door.py:\d+ in .*\n    .*ones\(2\)"
+    ):
+        compiled(torch.ones(2).as_subclass(Own))
