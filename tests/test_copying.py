@@ -72,5 +72,5 @@ def test_a_method_belongs_to_the_copy_of_its_object(wrap: Any) -> None:
     ],
 )
 def test_what_cannot_be_found_by_its_name_cannot_be_pickled(make: Any, error: type[Exception]) -> None:
-    with pytest.raises((error, AttributeError), match="(?i)pickle"):
+    with pytest.raises((error, AttributeError), match=r"(?i)pickle"):
         pickle.dumps(make())
