@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import types
 
 import magneto
 import pytest
@@ -66,6 +67,20 @@ def test_an_object_that_is_new_in_each_call_is_captured_at_most_twice():
     compiled = check(attend, calls, captures=2)
     assert compiled.variants()[0]["hits"] == 10
     assert "args[0].layers[0] has the same attributes" in compiled.variants()[0]["guards"]
+
+
+@pytest.mark.parametrize("kind", [types.SimpleNamespace, type("Own", (types.SimpleNamespace,), {})])
+def test_a_namespace_is_known_by_what_it_holds(kind):
+    def function(box):
+        box.total = box.x * box.k + box.inner.x
+        return box.total, sorted(vars(box)), hasattr(box, "y"), isinstance(box, types.SimpleNamespace)
+
+    def make_calls():
+        for i in range(8):
+            yield (kind(x=torch.full((2,), float(i)), k=i, inner=kind(x=torch.ones(2))),)
+
+    check(function, make_calls, captures=4)
+    assert magneto.counters["stats"]["hits"] >= 4
 
 
 def test_sequences_of_calls_with_an_object_each():

@@ -59,13 +59,15 @@ bool same_keys(PyObject* dict, PyObject* keys) {
 
 constexpr int kMaxDepth = 64;
 
-// An object of a Python class that holds attributes, may be a dict, and holds nothing else.
+// An object of a Python class, or a SimpleNamespace, that holds attributes, may be a dict, and holds nothing else.
 bool has_known_parts(PyObject* object) {
+  static PyTypeObject* const simple_namespace = Py_TYPE(PySys_GetObject("implementation"));
   PyTypeObject* type = Py_TYPE(object);
-  if (!mg_is_python_class(type)) return false;
+  if (!mg_is_python_class(type) && type != simple_namespace) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     auto* base = (PyTypeObject*)PyTuple_GET_ITEM(type->tp_mro, i);
-    if (base == &PyBaseObject_Type || base == &PyDict_Type || base == &PyODict_Type) continue;
+    if (base == &PyBaseObject_Type || base == &PyDict_Type || base == &PyODict_Type || base == simple_namespace)
+      continue;
     if (!mg_is_python_class(base) || mg_has_slots(base)) return false;
   }
   PyObject** slot = mg_dict_slot(object);
