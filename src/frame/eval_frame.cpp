@@ -9,6 +9,7 @@
 #include "frame/code_state.h"
 #include "frame/frame_view.h"
 #include "frame/hook.h"
+#include "runtime/c_stack.h"
 #include "runtime/daemon_threads.h"
 #include "runtime/profiler.h"
 
@@ -162,6 +163,12 @@ py::Ref backend_of(PyObject* callback) {
 
 PyObject* evaluate_hooked(PyThreadState* thread, mg_frame* frame) {
   mg_fresh_frame fresh;
+  if (runtime::is_c_stack_short()) {  // which CPython 3.11 does not look after
+    PyErr_SetString(PyExc_RecursionError,
+                    "maximum recursion depth exceeded: under a frame hook each call takes C stack");
+    mg_frame_finish(thread, frame);
+    return nullptr;
+  }
   if (!mg_fresh_frame_read(frame, &fresh)) return evaluate_below(thread, frame, 0);
   Decision decision = decide(runtime::thread_state().frame_hook, fresh);
   if (decision.failed) {

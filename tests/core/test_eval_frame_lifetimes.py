@@ -436,3 +436,27 @@ _core.set_eval_frame(None)
 """
     )
     assert out == "600"  # 3.12 allows 750 evaluators on the C stack
+
+
+@pytest.mark.parametrize("where", ["here", "in a thread"])
+def test_recursion_that_takes_all_of_the_c_stack_is_an_error_that_can_be_handled(where):
+    out = run_alone(
+        FUNCTIONS
+        + f"""
+import threading
+sys.setrecursionlimit(1_000_000)
+def down(n): return n and 1 + down(n - 1)
+def story():
+    _core.set_eval_frame(callback)
+    for n in (100, 100_000, 100_000, 100):
+        try: print(down(n))
+        except RecursionError: print("too deep")
+    _core.set_eval_frame(None)
+if {where == "here"}: story()
+else:
+    thread = threading.Thread(target=story)
+    thread.start()
+    thread.join()
+"""
+    )
+    assert out.split("\n") == ["100", "too deep", "too deep", "100"]
