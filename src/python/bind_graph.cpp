@@ -13,9 +13,11 @@
 #include <tuple>
 
 #include "compile/functional.h"
+#include "compile/fuse.h"
 #include "graph/text.h"
 #include "python/tensor_objects.h"
 #include "record/plain_tensor.h"
+#include "runtime/background.h"
 #include "runtime/errors.h"
 #include "runtime/replay.h"
 #include "runtime/state.h"
@@ -215,6 +217,7 @@ class PyGraph {
   }
 
   PyGraph functional() const;
+  std::optional<PyGraph> fused(const nb::callable& compile) const;
 
   nb::list run(nb::handle inputs);
   nb::object call(nb::args args, nb::kwargs kwargs);
@@ -314,6 +317,17 @@ void PyGraph::check_memory(PyObject* const* inputs) const {
                       " now, but did not when it was recorded");
     }
   }
+}
+
+std::optional<PyGraph> PyGraph::fused(const nb::callable& compile) const {
+  auto library = [&](const std::string& source) {
+    return runtime::open_host_kernels(nb::cast<std::string>(compile(source)));
+  };
+  std::optional<graph::Graph> made = compile::fuse(*graph_, library);
+  if (!made) return std::nullopt;
+  std::vector<py::Ref> states;
+  for (const py::Ref& state : states_) states.push_back(py::Ref::borrow(state.get()));
+  return PyGraph(std::move(*made), std::move(states));
 }
 
 PyGraph PyGraph::functional() const {
@@ -552,6 +566,9 @@ PyObject* wrap_graph(graph::Graph graph, std::vector<py::Ref> states) {
 void bind_graph(nb::module_& module) {
   bind_views(module);
   runtime::process_state().wrap_graph = wrap_graph;
+  runtime::process_state().make_kernels = &compile::make_kernels;
+  module.def("_wait_for_jobs", &runtime::wait_for_jobs);
+  nb::module_::import_("atexit").attr("register")(module.attr("_wait_for_jobs"));
   auto text = [](const PyGraph& self) { return graph::to_text(*self.graph()); };
   nb::class_<PyGraph>(module, "Graph", nb::type_slots(kGraphSlots),
                       "Straight-line tensor work: values, and calls of ATen operators in order.\n\n"
@@ -604,6 +621,10 @@ void bind_graph(nb::module_& module) {
       .def("functional", &PyGraph::functional,
            "The same work without writes: no value ever changes, up to the edge, where inputs and state take their new "
            "contents.\n\nUserError: an operator has no functional partner.")
+      .def("_fused", &PyGraph::fused, "compile"_a,
+           nb::sig("def _fused(self, compile: collections.abc.Callable[[str], str]) -> Graph | None"),
+           "The same work with kernels in place of operators, on the host: `compile` is given their source and returns "
+           "the path of a library with their functions. None: no operators make a kernel.")
       .def_prop_ro(
           "edge", [](const PyGraph& self) { return compile::edge_of(*self.graph()); },
           "The index of the first operator that writes; of a functional form, where its edge begins.")

@@ -33,7 +33,9 @@
   SETTING(int64_t, lazy_graph_limit, 50000, "Recorded operators past which a step of the lazy device is ended.")     \
   SETTING(int64_t, lazy_cache_limit, 500000, "Operators kept of the steps that were seen; one more, and all go.")    \
   SETTING(bool, lazy_frames, false, "Keep the Python frames behind each operator of the lazy device.")               \
-  SETTING(bool, cuda_graph_copies, true, "Copy results out of CUDA graphs; else they hold until the next call.")
+  SETTING(bool, cuda_graph_copies, true, "Copy results out of CUDA graphs; else they hold until the next call.")     \
+  SETTING(bool, cuda_kernels, true, "Join operators of CUDA graphs into kernels, compiled beside the program.")      \
+  SETTING(bool, wait_for_kernels, false, "Let the run that captures a CUDA graph wait until its kernels are there.")
 
 namespace magneto::runtime {
 

@@ -16,10 +16,13 @@
 #include <string_view>
 
 #include "cpython/ref.h"
+#include "cpython/text.h"
+#include "runtime/background.h"
 #include "runtime/config.h"
 #include "runtime/cuda_graph.h"
 #include "runtime/log.h"
 #include "runtime/raw_tensors.h"
+#include "runtime/replay.h"
 #include "runtime/state.h"
 #include "runtime/torch_python.h"
 
@@ -191,17 +194,22 @@ struct Capture {
   std::vector<at::Tensor> buffers;  // by input: what the graph uses otherwise
   std::vector<const void*> input_addresses;
   std::vector<const void*> state_addresses;
-  std::vector<uint32_t> input_bumps;  // how often a run raises their versions
-  std::vector<uint32_t> state_bumps;
   std::vector<Made> made;
   std::vector<uint32_t> outputs;     // in `made`
   std::vector<at::Tensor> memories;  // of fresh results
 };
 
+// The graph with kernels of our own, while and after it is made on another thread.
+struct Kernels {
+  std::unique_ptr<graph::Graph> graph;
+  std::string reason;  // why there are none
+};
+
 class CudaReplay final : public Segment {
  public:
-  CudaReplay(std::unique_ptr<Segment> boxed, Plan plan, std::vector<PyObject*> states)
+  CudaReplay(std::unique_ptr<Segment> boxed, const graph::Graph& graph, Plan plan, std::vector<PyObject*> states)
       : boxed_(std::move(boxed)),
+        graph_(graph),
         plan_(std::move(plan)),
         states_(std::move(states)),
         moved_(plan_.written_inputs.size(), false),
@@ -227,6 +235,11 @@ class CudaReplay final : public Segment {
   bool writes_alone(PyObject* const* inputs) const;
   bool fits(const Capture& capture, PyObject* const* inputs);
 
+  void make_kernels();
+  void take_kernels();
+  bool run_uncaptured(PyObject* const* inputs, PyObject** outputs);
+  std::vector<uint32_t> versions(PyObject* const* inputs) const;  // of inputs, then states
+
   // Null after refuse().
   std::unique_ptr<Capture> capture(PyObject* const* inputs);
   bool run_for_capture(Capture& capture, PyObject* const* inputs, std::vector<py::Ref>& results);
@@ -240,6 +253,7 @@ class CudaReplay final : public Segment {
   bool give(const Capture& capture, const std::vector<at::Tensor>& fresh, PyObject* const* inputs, PyObject** outputs);
 
   const std::unique_ptr<Segment> boxed_;
+  const graph::Graph& graph_;  // that of `boxed_`
   const Plan plan_;
   const std::vector<PyObject*> states_;  // borrowed: who runs a segment vouches for them
 
@@ -248,13 +262,22 @@ class CudaReplay final : public Segment {
   bool warm_ = false;
   bool refused_ = false;
   int captures_ = 0;
+  std::shared_ptr<Job> job_;  // makes `kernels_`
+  std::shared_ptr<Kernels> kernels_;
+  std::unique_ptr<Segment> fused_;  // runs these; null: not there yet, or never
+  std::vector<uint32_t> bumps_;     // how often a run raises the versions of inputs, then states
   std::vector<bool> moved_;  // by input: static once, but its address changed
   std::unique_ptr<Capture> capture_;
   c10::Event done_;  // the last run, on `stream_`
   std::optional<c10::Stream> stream_;
 };
 
+// What kernels are in the way of is done without them.
 void CudaReplay::refuse(const std::string& reason) {
+  if (fused_) {
+    fused_.reset();
+    return count("cuda_kernels_refused", reason);
+  }
   refused_ = true;
   note_refusal(reason);
 }
@@ -303,10 +326,62 @@ bool CudaReplay::run(PyObject* const* inputs, PyObject** outputs) {
     explicit Busy(bool& flag) : flag(flag) { flag = true; }
     ~Busy() { flag = false; }
   } busy(busy_);
-  if (!std::exchange(warm_, true)) return boxed_->run(inputs, outputs);
+  if (job_ && job_->is_done()) take_kernels();
+  if (!std::exchange(warm_, true)) return run_uncaptured(inputs, outputs);
   if (capture_ && !fits(*capture_, inputs)) capture_.reset();
-  if (!capture_) capture_ = capture(inputs);
-  return capture_ ? launch(*capture_, inputs, outputs) : boxed_->run(inputs, outputs);
+  if (!capture_ && (capture_ = capture(inputs))) make_kernels();
+  return capture_ ? launch(*capture_, inputs, outputs) : run_uncaptured(inputs, outputs);
+}
+
+// ---- kernels of our own
+
+void CudaReplay::make_kernels() {
+  if (kernels_ || !config().cuda_kernels || !process_state().make_kernels) return;
+  kernels_ = std::make_shared<Kernels>();
+  auto work = [graph = graph_, kernels = kernels_, gpu = plan_.device.index()] {
+    kernels->graph = process_state().make_kernels(graph, gpu, kernels->reason);
+  };
+  job_ = Job::start(std::move(work));
+  if (!config().wait_for_kernels) return;
+  job_->wait();
+  take_kernels();
+}
+
+// The next run warms libraries up for them, and the one behind it captures.
+void CudaReplay::take_kernels() {
+  job_.reset();
+  if (!kernels_->graph) {
+    if (!kernels_->reason.empty()) count("cuda_kernels_refused", kernels_->reason);
+    return;
+  }
+  count("cuda_kernels", "graphs");
+  fused_ = make_boxed_replay(std::move(*kernels_->graph), states_);
+  warm_ = false;
+  capture_.reset();
+  captures_ = 0;
+}
+
+std::vector<uint32_t> CudaReplay::versions(PyObject* const* inputs) const {
+  std::vector<uint32_t> result;
+  for (size_t i = 0; i < input_count(); ++i) result.push_back(version_of(unpack_tensor(inputs[i])));
+  for (PyObject* state : states_) result.push_back(version_of(unpack_tensor(state)));
+  return result;
+}
+
+// A graph with kernels writes each tensor once, at its end; versions are raised as often as eager would.
+bool CudaReplay::run_uncaptured(PyObject* const* inputs, PyObject** outputs) {
+  if (!fused_) return boxed_->run(inputs, outputs);
+  std::vector<uint32_t> before = versions(inputs);
+  if (fused_->run(inputs, outputs)) {
+    for (size_t i = 0; i < before.size(); ++i) {
+      PyObject* tensor = i < input_count() ? inputs[i] : states_[i - input_count()];
+      if (version_of(unpack_tensor(tensor)) != before[i]) set_version(unpack_tensor(tensor), before[i] + bumps_[i]);
+    }
+    return true;
+  }
+  count("cuda_kernels_refused", PyErr_Occurred() ? py::take_error() : "a number came out differently");
+  fused_.reset();
+  return boxed_->run(inputs, outputs);
 }
 
 // ---- capturing
@@ -333,7 +408,7 @@ bool CudaReplay::run_for_capture(Capture& capture, PyObject* const* inputs, std:
     given.push_back(owned.back().get());
   }
   std::vector<PyObject*> outputs(output_count());
-  if (!boxed_->run(given.data(), outputs.data())) return false;
+  if (!(fused_ ? fused_ : boxed_)->run(given.data(), outputs.data())) return false;
   for (PyObject* output : outputs) results.push_back(py::Ref::steal(output));
   return true;
 }
@@ -343,18 +418,12 @@ std::unique_ptr<Capture> CudaReplay::capture(PyObject* const* inputs) {
     return refuse("its state keeps moving in memory, or settings keep changing"), nullptr;
   auto capture = std::make_unique<Capture>();
   capture->settings = kernel_settings();
-  std::vector<uint32_t> input_versions, state_versions;
   for (size_t i = 0; i < input_count(); ++i) {
-    const at::Tensor& tensor = unpack_tensor(inputs[i]);
     capture->in_place.push_back(!moved_[i] && has_mark(inputs[i]));
-    capture->input_addresses.push_back(tensor.const_data_ptr());
-    input_versions.push_back(capture->in_place[i] ? version_of(tensor) : 0);
+    capture->input_addresses.push_back(unpack_tensor(inputs[i]).const_data_ptr());
   }
-  for (PyObject* state : states_) {
-    const at::Tensor& tensor = unpack_tensor(state);
-    capture->state_addresses.push_back(tensor.const_data_ptr());
-    state_versions.push_back(version_of(tensor));
-  }
+  for (PyObject* state : states_) capture->state_addresses.push_back(unpack_tensor(state).const_data_ptr());
+  std::vector<uint32_t> before = versions(inputs);
   std::vector<py::Ref> results;
   auto work = [&] {
     try {
@@ -367,21 +436,23 @@ std::unique_ptr<Capture> CudaReplay::capture(PyObject* const* inputs) {
   std::string reason;
   capture->graph = CudaGraph::capture(plan_.device, work, reason);
   // Kernels have only been noted, but versions have been raised. Each run does that itself.
-  auto take_bumps = [](const at::Tensor& tensor, uint32_t before) {
-    uint32_t bumps = version_of(tensor) - before;
-    if (bumps) set_version(tensor, before);
-    return bumps;
-  };
-  for (size_t i = 0; i < capture->buffers.size(); ++i) {
-    const at::Tensor& used = capture->in_place[i] ? unpack_tensor(inputs[i]) : capture->buffers[i];
-    capture->input_bumps.push_back(take_bumps(used, input_versions[i]));
-  }
-  for (size_t i = 0; i < states_.size(); ++i) {
-    capture->state_bumps.push_back(take_bumps(unpack_tensor(states_[i]), state_versions[i]));
+  std::vector<uint32_t> bumps;
+  for (size_t i = 0; i < before.size(); ++i) {
+    bool is_copied = i < capture->buffers.size() && !capture->in_place[i];
+    const at::Tensor& used =
+        is_copied ? capture->buffers[i] : unpack_tensor(i < input_count() ? inputs[i] : states_[i - input_count()]);
+    if (is_copied) before[i] = 0;
+    bumps.push_back(version_of(used) - before[i]);
+    if (bumps.back()) set_version(used, before[i]);
   }
   if (!capture->graph) return refuse(reason), nullptr;
   if (!describe_results(*capture, inputs, results)) return nullptr;
-  count("cuda_graphs", captures_ == 1 ? "captured" : "captured again");
+  if (fused_) {
+    count("cuda_kernels", "captured");
+  } else {
+    bumps_ = std::move(bumps);
+    count("cuda_graphs", captures_ == 1 ? "captured" : "captured again");
+  }
   log(Log::Graph, "captured into a CUDA graph");
   return capture;
 }
@@ -493,8 +564,8 @@ bool CudaReplay::launch(Capture& capture, PyObject* const* inputs, PyObject** ou
       done_.record(stream);
       stream_ = stream;
     }
-    for (size_t i = 0; i < input_count(); ++i) bump(unpack_tensor(inputs[i]), capture.input_bumps[i]);
-    for (size_t i = 0; i < states_.size(); ++i) bump(unpack_tensor(states_[i]), capture.state_bumps[i]);
+    for (size_t i = 0; i < input_count(); ++i) bump(unpack_tensor(inputs[i]), bumps_[i]);
+    for (size_t i = 0; i < states_.size(); ++i) bump(unpack_tensor(states_[i]), bumps_[input_count() + i]);
     return give(capture, fresh, inputs, outputs);
   } catch (...) {
     set_python_error(std::current_exception());
@@ -544,7 +615,7 @@ std::unique_ptr<Segment> with_cuda_graph(std::unique_ptr<Segment> boxed, const g
     note_refusal(reason);
     return boxed;
   }
-  return std::make_unique<CudaReplay>(std::move(boxed), std::move(*plan), std::move(states));
+  return std::make_unique<CudaReplay>(std::move(boxed), graph, std::move(*plan), std::move(states));
 }
 
 }  // namespace magneto::runtime

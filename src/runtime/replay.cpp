@@ -265,6 +265,10 @@ bool Replay::run_lowered(PyObject* const* inputs, PyObject** outputs) const {
 
 }  // namespace
 
+std::unique_ptr<Segment> make_boxed_replay(graph::Graph graph, std::vector<PyObject*> state_objects) {
+  return std::make_unique<Replay>(std::move(graph), std::move(state_objects));
+}
+
 std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<PyObject*> state_objects) {
   auto replay = std::make_unique<Replay>(std::move(graph), state_objects);
   const graph::Graph& prepared = replay->graph();

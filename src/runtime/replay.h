@@ -10,5 +10,7 @@ namespace magneto::runtime {
 
 // `state_objects`: the Python tensors of graph.states, in the same order; not kept alive. GIL held.
 std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<PyObject*> state_objects);
+// The same without a CUDA graph.
+std::unique_ptr<Segment> make_boxed_replay(graph::Graph graph, std::vector<PyObject*> state_objects);
 
 }  // namespace magneto::runtime

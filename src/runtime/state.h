@@ -1,6 +1,7 @@
 // The only mutable global state; each field says who owns it.
 #pragma once
 #include <Python.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <cstdint>
@@ -129,6 +130,13 @@ struct ProcessState {
   // How many threads wish that their backwards are compiled, and are in one. Owned by nobody: threads count here
   // without the GIL.
   std::atomic<int> backward_compilers{0}, threads_in_backwards{0};
+
+  // How much work is under way beside the program, and which process has begun it: threads count here without the GIL.
+  std::atomic<int> jobs{0};
+  pid_t jobs_process = 0;
+  // Filled in at import by torch's side: the graph with kernels for this GPU in place of operators. Any thread. Null:
+  // there is nothing to win, or `reason` says what is in the way.
+  std::unique_ptr<graph::Graph> (*make_kernels)(const graph::Graph& graph, int gpu, std::string& reason) = nullptr;
 
   // Torch's profiler, filled in at import by torch's side; see profiler.h.
   void* (*begin_event)(const char* name, const char* detail) = nullptr;

@@ -1,0 +1,45 @@
+// What operators compute for each element, as expressions of C.
+//
+// A kernel rounds where the operators of the graph do: each result takes the precision of its tensor, also if it never
+// gets to memory. Products and sums are contracted only where a formula says so, as in torch's own kernels.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codegen/scalars.h"
+#include "graph/graph.h"
+
+namespace magneto::codegen {
+
+// An operator at one element.
+struct Call {
+  const graph::Graph& graph;
+  const graph::Op& op;
+  c10::ScalarType type;            // what it is computed in
+  c10::ScalarType result;          // of the tensor
+  std::vector<std::string> texts;  // by argument: the tensor's element, as `type`; empty: no tensor
+  std::vector<bool> is_number;     // by argument: a tensor of one number on the host
+
+  const std::string& x(uint32_t position) const { return texts[position]; }
+  std::string given(uint32_t position) const { return number(op.args[position].toScalar()); }
+  std::string number(const c10::Scalar& value) const { return literal(value, type); }
+  bool is_real() const { return c10::isFloatingType(type); }
+  // "tanhf(x)" or "tanh(x)"
+  std::string function(const std::string& name, const std::string& arguments) const {
+    return name + (type == c10::ScalarType::Double ? "(" : "f(") + arguments + ")";
+  }
+};
+
+using Formula = std::string (*)(const Call&);
+
+// Null: none is known for this operator with these arguments and types.
+Formula find_formula(const graph::Graph& graph, const graph::Op& op);
+// What its result is computed in, and what it takes a tensor among its arguments as then.
+c10::ScalarType type_of(const graph::Graph& graph, const graph::Op& op);
+c10::ScalarType operand_type(const graph::Op& op, uint32_t position, c10::ScalarType type);
+
+// The number in a constant of one element on the host; none if it is no such constant.
+std::optional<c10::Scalar> host_number(const graph::Graph& graph, graph::ValueId id);
+
+}  // namespace magneto::codegen

@@ -1,0 +1,19 @@
+// Which operators of a graph become kernels of our own, together.
+#pragma once
+#include <vector>
+
+#include "codegen/kernel.h"
+#include "compile/order.h"
+#include "graph/graph.h"
+
+namespace magneto::compile {
+
+struct Cluster {
+  codegen::Cluster loop;
+  codegen::Kernel kernel;
+};
+
+// Of the operators in `order`, which has each cluster joined afterwards. `graph` is in functional form; see functional.h.
+std::vector<Cluster> find_clusters(const graph::Graph& graph, Order& order, size_t end);
+
+}  // namespace magneto::compile

@@ -1,0 +1,25 @@
+// Replaces operators of a graph by kernels of our own.
+//
+//   functional form ─▶ equal operators are one ─▶ clusters ─▶ a kernel for each ─▶ one source, compiled as a whole
+//
+// What a kernel computes, it rounds where the operators did; sums along rows are added up in another order.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "graph/graph.h"
+#include "runtime/kernel_module.h"
+
+namespace magneto::compile {
+
+using CompileSource = std::function<std::shared_ptr<runtime::KernelModule>(const std::string& source)>;
+
+// The same graph with kernels in place of operators; inputs, states and outputs are as before. None: there is nothing to
+// win, or `compile` has returned null. Throws what make_functional throws.
+std::optional<graph::Graph> fuse(const graph::Graph& graph, const CompileSource& compile);
+// The same for a GPU; see ProcessState::make_kernels.
+std::unique_ptr<graph::Graph> make_kernels(const graph::Graph& graph, int gpu, std::string& reason);
+
+}  // namespace magneto::compile
