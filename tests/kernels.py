@@ -1,4 +1,4 @@
-"""Kernels of our own on the host: each block is one thread there, so that what they compute can be tested without a GPU."""
+"""Kernels of our own on the host, where a block is one thread: what they compute is tested without a GPU."""
 
 import hashlib
 import re
@@ -60,7 +60,16 @@ class HostCompiler:
         path = self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
         if not path.exists():
             path.with_suffix(".cpp").write_text(text)
-            command = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
+            command = [
+                "g++",
+                "-std=c++17",
+                "-O1",
+                "-fPIC",
+                "-shared",
+                "-ffp-contract=off",
+                "-fno-strict-aliasing",
+                "-w",
+            ]
             made = subprocess.run(
                 [*command, "-o", str(path), str(path.with_suffix(".cpp"))], capture_output=True, text=True, check=False
             )

@@ -31,7 +31,9 @@ string add_number(const Call& k) {
   return k.x(0) + (minus ? " - " : " + ") + k.number(other.toLong() * alpha.toLong());
 }
 
-string multiply(const Call& k) { return k.type == ScalarType::Bool ? k.x(0) + " && " + k.x(1) : k.x(0) + " * " + k.x(1); }
+string multiply(const Call& k) {
+  return k.type == ScalarType::Bool ? k.x(0) + " && " + k.x(1) : k.x(0) + " * " + k.x(1);
+}
 
 // By a number on the host, torch's kernel multiplies with the inverse.
 string by_number(const Call& k, const c10::Scalar& number) {
@@ -77,16 +79,15 @@ string gelu(const Call& k) {
   const string& x = k.x(0);
   if (k.op.args[1].toStringRef() == "tanh")
     return k.number(0.5) + " * " + x + " * (" + k.number(1) + " + " + gelu_inner(k, x) + ")";
-  return x + " * " + k.number(0.5) + " * (" + k.number(1) + " + " +
-         k.function("erf", x + " * " + k.number(M_SQRT1_2)) + ")";
+  return x + " * " + k.number(0.5) + " * (" + k.number(1) + " + " + k.function("erf", x + " * " + k.number(M_SQRT1_2)) +
+         ")";
 }
 
 string gelu_backward(const Call& k) {
   const string &dy = k.x(0), &x = k.x(1), half = k.number(0.5), one = k.number(1);
   if (k.op.args[2].toStringRef() != "tanh") {
     string cdf = half + " * (" + one + " + " + k.function("erf", x + " * " + k.number(M_SQRT1_2)) + ")";
-    string pdf = k.function("exp", "-" + half + " * " + x + " * " + x) + " * " +
-                 k.number(M_2_SQRTPI * M_SQRT1_2 * 0.5);
+    string pdf = k.function("exp", "-" + half + " * " + x + " * " + x) + " * " + k.number(M_2_SQRTPI * M_SQRT1_2 * 0.5);
     return dy + " * " + k.function("fma", x + ", " + pdf + ", " + cdf);
   }
   string inner = gelu_inner(k, x);
@@ -136,9 +137,9 @@ string bitwise(const Call& k) {
 
 constexpr char kSin[] = "sin", kCos[] = "cos", kTanh[] = "tanh", kExp[] = "exp", kLog[] = "log", kSqrt[] = "sqrt",
                kRsqrt[] = "rsqrt", kErf[] = "erf", kExpm1[] = "expm1", kLog1p[] = "log1p", kFloor[] = "floor",
-               kCeil[] = "ceil", kTrunc[] = "trunc", kRound[] = "rint", kEqual[] = " == ", kUnequal[] = " != ",
-               kLess[] = " < ", kLessEqual[] = " <= ", kGreater[] = " > ", kGreaterEqual[] = " >= ", kAnd[] = " & ",
-               kOr[] = " | ", kXor[] = " ^ ";
+               kCeil[] = "ceil", kTrunc[] = "trunc", kRound[] = "rint",
+               kEqual[] = " == ", kUnequal[] = " != ", kLess[] = " < ", kLessEqual[] = " <= ", kGreater[] = " > ",
+               kGreaterEqual[] = " >= ", kAnd[] = " & ", kOr[] = " | ", kXor[] = " ^ ";
 
 string same(const Call& k) { return k.x(0); }
 string second(const Call& k) { return k.x(1); }
@@ -197,8 +198,7 @@ const std::unordered_map<std::string_view, Formula>& formulas() {
        [](const Call& k) {
          return k.x(0) + " > " + literal(0, k.type) + " ? " + k.x(0) + " : " + k.x(0) + " * " + k.given(1);
        }},
-      {"aten::hardtanh",
-       [](const Call& k) { return bounded(k, k.op.args[1].toScalar(), k.op.args[2].toScalar()); }},
+      {"aten::hardtanh", [](const Call& k) { return bounded(k, k.op.args[1].toScalar(), k.op.args[2].toScalar()); }},
       {"aten::clamp",
        [](const Call& k) { return bounded(k, optional_number(k.op.args[1]), optional_number(k.op.args[2])); }},
       {"aten::clamp_min", [](const Call& k) { return bounded(k, k.op.args[1].toScalar(), std::nullopt); }},
@@ -238,8 +238,7 @@ const std::unordered_map<std::string_view, Formula>& formulas() {
       {"aten::where.self", [](const Call& k) { return k.x(0) + " ? " + k.x(1) + " : " + k.x(2); }},
       {"aten::masked_fill.Scalar", [](const Call& k) { return k.x(1) + " ? " + k.given(2) + " : " + k.x(0); }},
       {"aten::masked_fill.Tensor", [](const Call& k) { return k.x(1) + " ? " + k.x(2) + " : " + k.x(0); }},
-      {"aten::native_dropout_backward",
-       [](const Call& k) { return k.x(0) + " * " + k.x(1) + " * " + k.given(2); }},
+      {"aten::native_dropout_backward", [](const Call& k) { return k.x(0) + " * " + k.x(1) + " * " + k.given(2); }},
       {"aten::native_batch_norm", &batch_norm},
       {"aten::_to_copy", &same},
       {"aten::clone", &same},

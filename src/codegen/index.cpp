@@ -79,6 +79,19 @@ void Index::reshape(c10::IntArrayRef sizes) {
         continue;
       }
       MAGNETO_ASSERT(i + 1 < runs_.size());
+      if (there > here && here % (there / taken.back()) == 0) {  // some of the new dimensions do fit
+        --next;
+        there /= taken.back();
+        taken.pop_back();
+        if (there > 1) {
+          std::string tail = std::to_string(here / there);
+          runs.push_back({"(" + run.text + " / " + tail + ")", run.varies, std::move(taken)});
+          run.text = "(" + run.text + " % " + tail + ")";
+          here /= there;
+          there = 1;
+          taken.clear();
+        }
+      }
       Run& other = runs_[++i];
       int64_t count = product(other.sizes);
       if (count == 1) continue;

@@ -32,8 +32,8 @@ int64_t highest_offset(const Value& value) {
 // How elements are dealt out.
 struct Plan {
   int64_t rows, columns;
-  int pack = 1;     // neighbours in a row that a thread takes at once
-  int threads = 1;  // of a row, if it is reduced
+  int pack = 1;                // neighbours in a row that a thread takes at once
+  int threads = 1;             // of a row, if it is reduced
   std::vector<int64_t> order;  // of the dimensions of outputs; empty: as they are
   size_t split = 0;            // how many of these are in the rows
 };
@@ -124,8 +124,8 @@ class Writer {
       const Value& value = graph_.values[id];
       if (!is_known(value.dtype) || highest_offset(value) > kMostElements) throw CannotWrite();
       kernel_.inputs.push_back(id);
-      parameters_ += (parameters_.empty() ? "const " : ", const ") + string(memory_type(value.dtype)) +
-                     "* __restrict__ " + name;
+      parameters_ +=
+          (parameters_.empty() ? "const " : ", const ") + string(memory_type(value.dtype)) + "* __restrict__ " + name;
     }
     return name;
   }
@@ -325,7 +325,8 @@ class Writer {
       at_phase = std::max(at_phase, x.phase);
       start += size;
       bool is_last = start == value.sizes[along];
-      expression += is_last ? as(x, value.dtype) : here + " < " + std::to_string(start) + " ? " + as(x, value.dtype) + " : ";
+      expression +=
+          is_last ? as(x, value.dtype) : here + " < " + std::to_string(start) + " ? " + as(x, value.dtype) + " : ";
     }
     return define(expression, value.dtype, value.dtype, at_phase, index.varies());
   }
@@ -377,7 +378,8 @@ class Writer {
   Variable reduce(const char* how, const string& expression, const string& start, ScalarType type, int after) {
     string name = "a" + std::to_string(count_++);
     phase(after).rows += "  " + string(value_type(type)) + " " + name + " = " + start + ";\n";
-    phase(after).lanes += "        " + name + " = " + how + "::join(" + name + ", " + value_type(type) + "(" + expression + "));\n";
+    phase(after).lanes +=
+        "        " + name + " = " + how + "::join(" + name + ", " + value_type(type) + "(" + expression + "));\n";
     phase(after).results += "  " + name + " = over_row<" + string(how) + ", T>(" + name + ");\n";
     return {name, type, after + 1, false};
   }
@@ -513,9 +515,9 @@ class Writer {
     int64_t count = plan_.rows * plan_.columns / plan_.pack;
     kernel_.blocks = static_cast<uint32_t>((count + kernel_.threads - 1) / kernel_.threads);
     const Phase& all = phase(0);
-    return constants() + "  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n  if (i >= " +
-           std::to_string(count) + ") return;\n  const int r = i / (C / V), c0 = i % (C / V) * V;\n  (void)r;\n" +
-           arrays_ + all.rows + all.chunks + "#pragma unroll\n  for (int j = 0; j < V; ++j) {\n    const int c = c0 + j;\n" +
+    return constants() + "  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n  if (i >= " + std::to_string(count) +
+           ") return;\n  const int r = i / (C / V), c0 = i % (C / V) * V;\n  (void)r;\n" + arrays_ + all.rows +
+           all.chunks + "#pragma unroll\n  for (int j = 0; j < V; ++j) {\n    const int c = c0 + j;\n" +
            "    (void)c;\n" + all.lanes + "  }\n" + all.stores;
   }
 
@@ -574,7 +576,8 @@ std::optional<Kernel> write_reducing(const graph::Graph& graph, const std::vecto
                                      const Cluster& cluster) {
   int64_t columns = cluster.columns, count = 0;
   for (uint32_t op : cluster.ops) {
-    if (kind_of(graph, graph.ops[op]) == Kind::Reduction) count = product(graph.values[graph.ops[op].tensors[0].value].sizes);
+    if (kind_of(graph, graph.ops[op]) == Kind::Reduction)
+      count = product(graph.values[graph.ops[op].tensors[0].value].sizes);
   }
   if (columns < 1 || columns > kMostColumns || !count) return std::nullopt;
   Plan plan{.rows = count / columns, .columns = columns, .pack = pack_of(graph, cluster, columns)};
@@ -598,9 +601,8 @@ std::optional<Kernel> write_plain(const graph::Graph& graph, const std::vector<u
   const Value& first = graph.values[cluster.outputs[0]];
   int64_t count = product(first.sizes);
   if (!count || count > kMostElements) return std::nullopt;
-  bool same_sizes = std::all_of(cluster.outputs.begin(), cluster.outputs.end(), [&](ValueId output) {
-    return graph.values[output].sizes == first.sizes;
-  });
+  bool same_sizes = std::all_of(cluster.outputs.begin(), cluster.outputs.end(),
+                                [&](ValueId output) { return graph.values[output].sizes == first.sizes; });
   Plan plan{.rows = 1, .columns = 1};
   Sizes sizes(first.sizes);
   if (same_sizes) {

@@ -67,9 +67,9 @@ c10::OperatorHandle register_op() {
                              {Argument("kernel", c10::AnyType::get()), Argument("inputs", c10::ListType::ofTensors())},
                              {Argument("", c10::ListType::ofTensors())});
   static auto definition = dispatcher.registerDef(std::move(schema), "magneto");
-  static auto kernel =
-      dispatcher.registerImpl({"magneto::kernel", ""}, c10::DispatchKey::CompositeExplicitAutograd,
-                              c10::KernelFunction::makeFromBoxedFunction<&run_kernel>(), std::nullopt, nullptr, "magneto");
+  static auto kernel = dispatcher.registerImpl({"magneto::kernel", ""}, c10::DispatchKey::CompositeExplicitAutograd,
+                                               c10::KernelFunction::makeFromBoxedFunction<&run_kernel>(), std::nullopt,
+                                               nullptr, "magneto");
   return dispatcher.findSchemaOrThrow("magneto::kernel", "");
 }
 

@@ -16,13 +16,20 @@ enum class View : uint8_t { Reshape, Same, Transpose, Matrix, Permute, Slice, Se
 
 const std::unordered_map<std::string_view, View>& views() {
   static const std::unordered_map<std::string_view, View> table = {
-      {"aten::view", View::Reshape},          {"aten::_unsafe_view", View::Reshape},
-      {"aten::unsqueeze", View::Reshape},     {"aten::squeeze", View::Reshape},
-      {"aten::squeeze.dim", View::Reshape},   {"aten::squeeze.dims", View::Reshape},
-      {"aten::alias", View::Same},            {"aten::detach", View::Same},
-      {"aten::transpose.int", View::Transpose}, {"aten::t", View::Matrix},
-      {"aten::permute", View::Permute},       {"aten::slice.Tensor", View::Slice},
-      {"aten::select.int", View::Select},     {"aten::expand", View::Expand},
+      {"aten::view", View::Reshape},
+      {"aten::_unsafe_view", View::Reshape},
+      {"aten::unsqueeze", View::Reshape},
+      {"aten::squeeze", View::Reshape},
+      {"aten::squeeze.dim", View::Reshape},
+      {"aten::squeeze.dims", View::Reshape},
+      {"aten::alias", View::Same},
+      {"aten::detach", View::Same},
+      {"aten::transpose.int", View::Transpose},
+      {"aten::t", View::Matrix},
+      {"aten::permute", View::Permute},
+      {"aten::slice.Tensor", View::Slice},
+      {"aten::select.int", View::Select},
+      {"aten::expand", View::Expand},
       {"aten::split.Tensor", View::Split},
   };
   return table;
@@ -70,7 +77,8 @@ bool all_here(const graph::Graph& graph, const Op& op) {
 size_t reduced_dimensions(const graph::Graph& graph, const Op& op) {
   const std::string& name = op.info->name;
   size_t rank = graph.values[op.tensors[0].value].sizes.size();
-  if (name.starts_with("aten::native_layer_norm")) return op.args[2 - (name == "aten::native_layer_norm")].toListRef().size();
+  if (name.starts_with("aten::native_layer_norm"))
+    return op.args[2 - (name == "aten::native_layer_norm")].toListRef().size();
   if (name.find("softmax") != std::string::npos) {
     uint32_t position = name == "aten::_softmax_backward_data" ? 2 : 1;
     return wrapped(op.args[position].toInt(), rank) + 1 == rank ? 1 : 0;
@@ -90,7 +98,8 @@ bool is_real(const graph::Graph& graph, const graph::TensorRef& tensor) {
 bool known_reduction(const graph::Graph& graph, const Op& op) {
   const std::string& name = op.info->name;
   if (!is_real(graph, op.tensors[0]) || !is_real(graph, op.results[0])) return false;
-  if (name == "aten::native_layer_norm_backward" && (op.results.size() != 1 || op.results[0].position != 0)) return false;
+  if (name == "aten::native_layer_norm_backward" && (op.results.size() != 1 || op.results[0].position != 0))
+    return false;
   if (name == "aten::sum.dim_IntList" || name == "aten::mean.dim") {
     if (!op.args[3].isNone()) return false;
   }

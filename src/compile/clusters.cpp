@@ -15,8 +15,8 @@ using graph::Graph;
 using graph::ValueId;
 using Ops = std::vector<uint32_t>;
 
-constexpr size_t kMostOps = 80;      // in a cluster
-constexpr uint32_t kFurthest = 600;  // operators between the first and the last of a cluster
+constexpr size_t kMostOps = 80;       // in a cluster
+constexpr uint32_t kFurthest = 5000;  // operators between the first and the last of a cluster
 
 Ops merged(const Ops& a, const Ops& b) {
   Ops ops;
@@ -103,7 +103,8 @@ class Finder {
     }
   }
 
-  // What is not in order, or not wanted for each element of the loop, is computed where it is wanted: if by nobody else.
+  // What is not in order, or not wanted for each element of the loop, is computed where it is wanted: if by nobody
+  // else.
   void join(uint32_t into, uint32_t from, bool in_order) {
     const codegen::Cluster &loop = loops_[into], &other = loops_[from];
     if (loop.columns && other.columns && loop.columns != other.columns) return;

@@ -13,7 +13,8 @@ struct Cluster {
   codegen::Kernel kernel;
 };
 
-// Of the operators in `order`, which has each cluster joined afterwards. `graph` is in functional form; see functional.h.
+// Of the operators in `order`, which has each cluster joined afterwards. `graph` is in functional form; see
+// functional.h.
 std::vector<Cluster> find_clusters(const graph::Graph& graph, Order& order, size_t end);
 
 }  // namespace magneto::compile

@@ -8,7 +8,10 @@
 #include "compile/builder.h"
 #include "compile/clusters.h"
 #include "compile/functional.h"
+#include "compile/layouts.h"
 #include "compile/order.h"
+#include "compile/padding.h"
+#include "compile/row_sums.h"
 
 namespace magneto::compile {
 namespace {
@@ -23,9 +26,12 @@ using graph::ValueId;
 // What it does, as text, if doing it once is as good as doing it twice; empty otherwise.
 std::string deed(const Graph& graph, const Op& op) {
   const graph::SchemaInfo& info = *op.info;
-  if (op.derives || info.kept || info.random || info.writes || info.hidden_writes || info.allocates || !op.sizes.empty())
+  if (op.derives || info.kept || info.random || info.writes || info.hidden_writes || info.allocates ||
+      !op.sizes.empty())
     return "";
-  std::string text = to_text(graph, op);
+  Op plain = op;
+  plain.grad_mode = plain.below_inplace = false;
+  std::string text = to_text(graph, plain);
   size_t call = text.find(" = ");
   return call == std::string::npos ? "" : text.substr(call, text.find("  # ") - call);
 }
@@ -55,7 +61,25 @@ void merge_equal(Graph& graph, size_t end) {
     for (size_t k = 0; k < earlier.size(); ++k) stands_for[op.results[k].value] = earlier[k].value;
   }
   for (graph::Value& value : graph.values) {
-    if (graph.values[stands_for[value.memory]].role == graph::Role::Result) value.memory = graph.values[stands_for[value.memory]].memory;
+    if (graph.values[stands_for[value.memory]].role == graph::Role::Result)
+      value.memory = graph.values[stands_for[value.memory]].memory;
+  }
+}
+
+// ---- results
+
+// Operators that return more than is used may still be plain loops.
+void drop_unused_results(Graph& graph) {
+  std::vector<bool> used(graph.values.size(), false);
+  for (ValueId output : graph.outputs) used[output] = true;
+  for (const Op& op : graph.ops) {
+    for (const TensorRef& tensor : op.tensors) used[tensor.value] = true;
+  }
+  for (Op& op : graph.ops) {
+    auto is_unused = [&](const TensorRef& result) { return !used[result.value]; };
+    if (!std::all_of(op.results.begin(), op.results.end(), is_unused)) {
+      op.results.erase(std::remove_if(op.results.begin(), op.results.end(), is_unused), op.results.end());
+    }
   }
 }
 
@@ -77,8 +101,11 @@ Op call_of(const Graph& graph, const Cluster& cluster, c10::IValue kernel) {
 
 std::optional<Graph> fuse(const Graph& original, const CompileSource& compile) {
   Graph graph = make_functional(original);
+  graph = with_row_sums(with_channels_last(with_padded_products(std::move(graph))));
+  drop_unused_results(graph);
+  merge_equal(graph, edge_of(graph));
+  graph::remove_dead_ops(graph);
   size_t end = edge_of(graph);
-  merge_equal(graph, end);
   Order order(graph, end);
   std::vector<Cluster> clusters = find_clusters(graph, order, end);
   if (clusters.empty()) return std::nullopt;

@@ -19,8 +19,10 @@ Order::Order(const graph::Graph& graph, size_t end) : before_(end), group_of_(en
     for (const graph::TensorRef& tensor : op.tensors) {
       if (makers[tensor.value] != kNone) before_[i].push_back(makers[tensor.value]);
     }
-    bool is_view = codegen::kind_of(graph, op) == codegen::Kind::View;
+    codegen::Kind kind = codegen::kind_of(graph, op);
+    bool is_view = kind == codegen::Kind::View;
     for (const graph::TensorRef& result : op.results) makers[result.value] = is_view ? makers[op.tensors[0].value] : i;
+    if (kind != codegen::Kind::None) continue;
     if (!op.info->kept && !op.info->random && !op.info->hidden_writes) continue;
     if (last_seen != kNone) before_[i].push_back(last_seen);
     last_seen = i;

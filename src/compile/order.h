@@ -6,9 +6,9 @@
 
 namespace magneto::compile {
 
-// Of the operators before `end`. What draws random numbers or can be seen otherwise stays in its order. Nobody waits for
-// a view, but for what it shows: so kernels may look through views of what they make. A view runs as soon as it can, and
-// thus before all that come after it.
+// Of the operators before `end`. What draws random numbers or can be seen otherwise stays in its order. Nobody waits
+// for a view, but for what it shows: so kernels may look through views of what they make. A view runs as soon as it
+// can, and thus before all that come after it.
 class Order {
  public:
   Order(const graph::Graph& graph, size_t end);

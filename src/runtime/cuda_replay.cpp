@@ -266,7 +266,7 @@ class CudaReplay final : public Segment {
   std::shared_ptr<Kernels> kernels_;
   std::unique_ptr<Segment> fused_;  // runs these; null: not there yet, or never
   std::vector<uint32_t> bumps_;     // how often a run raises the versions of inputs, then states
-  std::vector<bool> moved_;  // by input: static once, but its address changed
+  std::vector<bool> moved_;         // by input: static once, but its address changed
   std::unique_ptr<Capture> capture_;
   c10::Event done_;  // the last run, on `stream_`
   std::optional<c10::Stream> stream_;

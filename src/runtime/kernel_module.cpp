@@ -170,8 +170,6 @@ std::shared_ptr<KernelModule> compile_cuda(const std::string& source, c10::Devic
   return code.empty() ? nullptr : std::make_shared<CudaModule>(std::move(code), device);
 }
 
-std::shared_ptr<KernelModule> open_host_kernels(const std::string& path) {
-  return std::make_shared<HostModule>(path);
-}
+std::shared_ptr<KernelModule> open_host_kernels(const std::string& path) { return std::make_shared<HostModule>(path); }
 
 }  // namespace magneto::runtime

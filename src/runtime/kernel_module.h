@@ -27,7 +27,8 @@ class KernelModule {
 // Compiles CUDA C++ for a GPU, with the compiler that torch has brought along. Any thread. Null: `reason` says why.
 std::shared_ptr<KernelModule> compile_cuda(const std::string& source, c10::Device device, std::string& reason);
 
-// Kernels in a shared library for the host, by functions `launch_k0(void** pointers, int blocks)`; see tests/kernels.py.
+// Kernels in a shared library for the host, by functions `launch_k0(void** pointers, int blocks)`; see
+// tests/kernels.py.
 std::shared_ptr<KernelModule> open_host_kernels(const std::string& path);
 
 }  // namespace magneto::runtime

@@ -1,0 +1,113 @@
+"""What changes in a graph before its operators are joined into kernels: products, convolutions, large sums."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import magneto
+import pytest
+import torch
+from kernels import HostCompiler
+from torch import Tensor, nn
+
+
+def fused(function: Callable, *args: Tensor, folder: Path) -> "tuple[magneto.Graph, magneto.Graph]":
+    with torch.no_grad():
+        graph = magneto.record(function, *args, live=True)
+        joined = graph._fused(HostCompiler(folder))
+    assert joined is not None
+    return graph, joined
+
+
+def small_numbers(*sizes: int) -> Tensor:
+    """Whose products and sums bfloat16 holds exactly."""
+    return torch.randint(-1, 2, sizes).to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(264, 256, 257), (256, 259, 264), (259, 256, 256), (257, 261, 263), (256, 256, 256)]
+)
+@pytest.mark.parametrize("form", ["mm", "mm of t", "t of mm", "addmm", "addmm of a matrix"])
+def test_products_of_odd_sizes_are_those_of_padded_matrices(m: int, k: int, n: int, form: str, tmp_path: Path):
+    a, b = small_numbers(m, k), small_numbers(k, n)
+    if "of t" in form:
+        b = small_numbers(n, k)
+    if form == "t of mm":
+        a = small_numbers(k, m)
+    bias = small_numbers(m, n) if form.endswith("matrix") else small_numbers(n)
+
+    def function(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+        if form.startswith("addmm"):
+            made = torch.addmm(bias, a, b)
+        else:
+            made = torch.mm(a.t() if form == "t of mm" else a, b.t() if form == "mm of t" else b)
+        return made.relu() + 1
+
+    graph, joined = fused(function, a, b, bias, folder=tmp_path)
+    (expected,), (got,) = graph.run([a, b, bias]), joined.run([a, b, bias])
+    assert torch.equal(got, expected) and got.stride() == expected.stride()
+    is_odd = n % 8 or (m % 8 if form == "t of mm" else k % 8)
+    assert ("constant_pad_nd" in joined.text) == bool(is_odd)
+
+
+def test_small_products_and_those_of_wide_types_are_left(tmp_path: Path):
+    for a, b in [(small_numbers(264, 100), small_numbers(100, 257)), (torch.ones(264, 257), torch.ones(257, 257))]:
+        _, joined = fused(lambda a, b: torch.mm(a, b).relu() + 1, a, b, folder=tmp_path)
+        assert "constant_pad_nd" not in joined.text
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, stride=2, bias=False)
+        self.norm, self.pool = nn.BatchNorm2d(8), nn.MaxPool2d(3, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = self.first(x).relu()
+        z = self.norm(self.second(y)) + y[:, :, 1:-1:2, 1:-1:2]
+        return y, z, self.pool(z).flatten(1)
+
+
+def test_convolutions_run_channels_last_and_results_lie_as_ever(tmp_path: Path):
+    module = Block().eval()
+    module.norm.running_mean.uniform_(-1, 1)
+    module.norm.running_var.uniform_(0.5, 1.5)
+    module = module.to(torch.bfloat16)
+    x = torch.randn(2, 3, 17, 17).to(torch.bfloat16)
+    graph, joined = fused(module, x, folder=tmp_path)
+    assert joined.text.count("aten.clone") >= 2 and "native_batch_norm" not in joined.text
+    for got, expected in zip(joined.run([x]), graph.run([x]), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0.02, atol=0.02)
+        assert got.stride() == expected.stride()
+
+
+def test_convolutions_of_wide_types_keep_their_layout(tmp_path: Path):
+    _, joined = fused(Block().eval(), torch.randn(2, 3, 17, 17), folder=tmp_path)
+    assert "aten.clone" not in joined.text
+
+
+def test_convolutions_that_are_trained_keep_their_layout(tmp_path: Path):
+    module = Block().to(torch.bfloat16)
+    x = torch.randn(2, 3, 17, 17).to(torch.bfloat16)
+    graph = magneto.record(lambda x: sum(part.float().sum() for part in module(x)), x, live=True, joint=True)
+    joined = graph._fused(HostCompiler(tmp_path))
+    assert "aten.convolution_backward" in joined.text and "aten.clone" not in joined.text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sizes", [(64, 1024), (3, 5, 7000), (8, 16, 1031), (70_000,)])
+@pytest.mark.parametrize("how", [torch.sum, torch.mean])
+def test_large_sums_of_what_a_kernel_makes_are_sums_of_rows(how: Callable, sizes: tuple, dtype: torch.dtype, tmp_path):
+    x = torch.randn(sizes, dtype=dtype) + 0.5
+    graph, joined = fused(lambda x: (how(x.square() * 0.5), x + 1), x, folder=tmp_path)
+    (expected, _), (got, _) = graph.run([x]), joined.run([x])
+    torch.testing.assert_close(got, expected, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=0)
+    assert got.dtype == dtype and got.shape == ()
+    assert "aten.mul.Tensor" not in joined.text and joined.text.count("aten.sum") == 1, (
+        "the rows are summed by a kernel"
+    )
+
+
+def test_sums_in_half_precision_of_rows_of_no_good_length_and_small_ones_are_left(tmp_path: Path):
+    for x in (torch.ones(64, 1024).to(torch.bfloat16), torch.ones(1000, 97), torch.ones(8, 8)):
+        _, joined = fused(lambda x: (x.square() * 0.5).relu().sum(), x, folder=tmp_path)
+        assert joined.text.count("aten.sum(") == 1
