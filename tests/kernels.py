@@ -73,5 +73,5 @@ class HostCompiler:
             made = subprocess.run(
                 [*command, "-o", str(path), str(path.with_suffix(".cpp"))], capture_output=True, text=True, check=False
             )
-            assert made.returncode == 0, made.stderr[:3000] + text
+            assert made.returncode == 0, made.stderr[:3000]
         return str(path)

@@ -149,6 +149,15 @@ def _gradient_movers() -> list[Any]:
 for _function in _gradient_movers():
     _C.set_rule(_function, "aside")
 
+# What torch.profiler.record_function calls.
+_profiler = torch.ops.profiler
+for _function in (
+    _profiler._record_function_enter_new,
+    _profiler._record_function_exit,
+    _profiler._record_function_exit._RecordFunction,
+):
+    _C.set_rule(_function, "label")
+
 
 # ---- stances
 

@@ -3,6 +3,8 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <string_view>
 #include <unordered_map>
@@ -11,13 +13,14 @@ namespace magneto::codegen {
 namespace {
 
 using c10::ScalarType;
+using graph::ValueId;
 using std::string;
 
 bool is_default(const Call& call, uint32_t position) { return call.op.args[position].toScalar().equal(1); }
 
 template <bool minus>
 string add(const Call& k) {
-  if (k.type == ScalarType::Bool) return k.x(0) + " || " + k.x(1);
+  if (k.type == ScalarType::Bool) return is_default(k, 2) ? k.x(0) + " || " + k.x(1) : "";
   if (is_default(k, 2)) return k.x(0) + (minus ? " - " : " + ") + k.x(1);
   string factor = k.number(minus ? -k.op.args[2].toScalar() : k.op.args[2].toScalar());
   if (!k.is_real()) return k.x(0) + " + " + k.x(1) + " * " + factor;
@@ -38,7 +41,7 @@ string multiply(const Call& k) {
 // By a number on the host, torch's kernel multiplies with the inverse.
 string by_number(const Call& k, const c10::Scalar& number) {
   if (k.type == ScalarType::Double) return k.x(0) + " * " + k.number(1.0 / number.toDouble());
-  return k.x(0) + " * " + k.number(static_cast<double>(1.0F / number.toFloat()));
+  return k.x(0) + " * " + k.number(static_cast<double>(1.0F / static_cast<float>(number.toDouble())));
 }
 
 string divide(const Call& k) {
@@ -58,7 +61,7 @@ string to_power(const Call& k) {
   if (exponent == 1) return x;
   if (exponent == -1) return k.number(1) + " / " + x;
   if (exponent == -2) return k.number(1) + " / " + square;
-  return "power(" + x + ", " + k.given(1) + ")";
+  return "power(" + x + ", " + rounded(k.given(1), k.common) + ")";
 }
 
 // The larger of this and the lower bound, and so on; NaN stays.
@@ -119,14 +122,16 @@ string unary(const Call& k) {
   return k.is_real() ? k.function(name, k.x(0)) : "";
 }
 
+// Numbers are compared in the precision of the tensors.
 template <const char* sign>
 string compare(const Call& k) {
-  return k.x(0) + sign + k.x(1);
+  auto operand = [&](uint32_t i) { return k.is_number[i] ? rounded(k.x(i), k.common) : k.x(i); };
+  return operand(0) + sign + operand(1);
 }
 
 template <const char* sign>
 string compare_number(const Call& k) {
-  return k.x(0) + sign + k.given(1);
+  return k.x(0) + sign + rounded(k.given(1), k.common);
 }
 
 // Bits of integers, or truth.
@@ -193,7 +198,9 @@ const std::unordered_map<std::string_view, Formula>& formulas() {
       {"aten::gelu_backward", &gelu_backward},
       {"aten::relu", [](const Call& k) { return bounded(k, 0, std::nullopt); }},
       {"aten::threshold_backward",
-       [](const Call& k) { return k.x(1) + " <= " + k.given(2) + " ? " + literal(0, k.type) + " : " + k.x(0); }},
+       [](const Call& k) {
+         return k.x(1) + " <= " + rounded(k.given(2), k.common) + " ? " + literal(0, k.type) + " : " + k.x(0);
+       }},
       {"aten::leaky_relu",
        [](const Call& k) {
          return k.x(0) + " > " + literal(0, k.type) + " ? " + k.x(0) + " : " + k.x(0) + " * " + k.given(1);
@@ -247,25 +254,38 @@ const std::unordered_map<std::string_view, Formula>& formulas() {
   return table;
 }
 
-// The types of its tensors as one; none if that would depend on more than these.
-std::optional<ScalarType> promoted(const graph::Graph& graph, const graph::Op& op) {
-  std::optional<ScalarType> type;
-  for (bool numbers : {false, true}) {
-    for (const graph::TensorRef& tensor : op.tensors) {
-      const graph::Value& value = graph.values[tensor.value];
-      if (value.sizes.empty() != numbers) continue;
-      if (!type)
-        type = value.dtype;
-      else if (!numbers)
-        type = c10::promoteTypes(*type, value.dtype);
-      else if (c10::isFloatingType(value.dtype) > c10::isFloatingType(*type) || *type == ScalarType::Bool)
-        return std::nullopt;
-    }
+bool is_python_number(const graph::Graph& graph, ValueId id) {
+  for (size_t i = 0; i < graph.constants.size(); ++i) {
+    if (graph.constants[i] == id) return graph.constant_tensors[i].unsafeGetTensorImpl()->is_wrapped_number();
+  }
+  return false;
+}
+
+// What counts more decides, unless the other is of a higher category.
+ScalarType combined(ScalarType type, ScalarType lesser) {
+  if (type == ScalarType::Undefined || c10::isFloatingType(type)) return type == ScalarType::Undefined ? lesser : type;
+  if (lesser == ScalarType::Undefined) return type;
+  return type == ScalarType::Bool || c10::isFloatingType(lesser) ? c10::promoteTypes(type, lesser) : type;
+}
+
+// The types of its tensors and of a number beside them as one, as in torch: tensors of several dimensions count more
+// than those of none, and these more than numbers. Undefined if that would depend on torch's default type.
+ScalarType promoted(const graph::Graph& graph, const graph::Op& op) {
+  std::array<ScalarType, 3> types;
+  types.fill(ScalarType::Undefined);
+  auto add = [](ScalarType& type, ScalarType other) {
+    type = type == ScalarType::Undefined ? other : c10::promoteTypes(type, other);
+  };
+  for (const graph::TensorRef& tensor : op.tensors) {
+    const graph::Value& value = graph.values[tensor.value];
+    add(types[!value.sizes.empty() ? 0 : is_python_number(graph, tensor.value) ? 2 : 1], value.dtype);
   }
   for (const c10::IValue& value : op.args) {
-    if (value.isDouble() && type && !c10::isFloatingType(*type)) return std::nullopt;
+    if (value.isScalar()) add(types[2], value.toScalar().type());
   }
-  return type;
+  ScalarType all = combined(types[0], types[1]);
+  if (c10::isFloatingType(types[2]) && !c10::isFloatingType(all)) return ScalarType::Undefined;
+  return combined(all, types[2]);
 }
 
 bool is_condition(const graph::Op& op, uint32_t position) {
@@ -284,17 +304,19 @@ std::optional<c10::Scalar> host_number(const graph::Graph& graph, graph::ValueId
   return std::nullopt;
 }
 
-ScalarType operand_type(const graph::Op& op, uint32_t position, ScalarType type) {
-  return is_condition(op, position) ? ScalarType::Bool : type;
+ScalarType operand_type(const graph::Op& op, uint32_t position, ScalarType common) {
+  const std::string& name = op.info->name;
+  if (is_condition(op, position)) return ScalarType::Bool;
+  bool keeps_precision = name == "aten::native_batch_norm" || name == "aten::_to_copy" || name == "aten::copy";
+  return keeps_precision ? computed_as(common) : common;
 }
 
-ScalarType type_of(const graph::Graph& graph, const graph::Op& op) {
-  ScalarType result = graph.values[op.results[0].value].dtype;
-  bool tells = c10::isFloatingType(result) || op.info->name == "aten::where.self" ||
-               op.info->name.starts_with("aten::masked_fill.");
-  if (op.info->name.starts_with("aten::logical_")) return ScalarType::Bool;
-  if (tells || op.info->name == "aten::_to_copy" || op.info->name == "aten::copy") return computed_as(result);
-  return computed_as(promoted(graph, op).value_or(ScalarType::Undefined));
+ScalarType common_type(const graph::Graph& graph, const graph::Op& op) {
+  static constexpr std::array<std::string_view, 6> comparisons = {"eq.", "ne.", "lt.", "le.", "gt.", "ge."};
+  std::string_view name = std::string_view(op.info->name).substr(std::string_view("aten::").size());
+  bool compares =
+      std::any_of(comparisons.begin(), comparisons.end(), [&](auto start) { return name.starts_with(start); });
+  return compares ? promoted(graph, op) : graph.values[op.results[0].value].dtype;
 }
 
 Formula find_formula(const graph::Graph& graph, const graph::Op& op) {
@@ -314,10 +336,10 @@ Formula find_formula(const graph::Graph& graph, const graph::Op& op) {
     if (value.device != result.device && !host_number(graph, tensor.value)) return nullptr;
     if (is_condition(op, tensor.position) && value.dtype != ScalarType::Bool) return nullptr;
   }
-  ScalarType type = type_of(graph, op);
-  if (!is_known(type)) return nullptr;
+  ScalarType common = common_type(graph, op);
+  if (!is_known(common)) return nullptr;
   // What else an operator may refuse or mean, it says by an empty text.
-  Call probe{graph, op, type, result.dtype, {}, {}};
+  Call probe{graph, op, common, computed_as(common), result.dtype, {}, {}};
   probe.texts.assign(op.args.size(), "");
   probe.is_number.assign(op.args.size(), false);
   for (const graph::TensorRef& tensor : op.tensors) {

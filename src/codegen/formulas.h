@@ -16,6 +16,7 @@ namespace magneto::codegen {
 struct Call {
   const graph::Graph& graph;
   const graph::Op& op;
+  c10::ScalarType common;          // what its tensors are taken as
   c10::ScalarType type;            // what it is computed in
   c10::ScalarType result;          // of the tensor
   std::vector<std::string> texts;  // by argument: the tensor's element, as `type`; empty: no tensor
@@ -35,9 +36,9 @@ using Formula = std::string (*)(const Call&);
 
 // Null: none is known for this operator with these arguments and types.
 Formula find_formula(const graph::Graph& graph, const graph::Op& op);
-// What its result is computed in, and what it takes a tensor among its arguments as then.
-c10::ScalarType type_of(const graph::Graph& graph, const graph::Op& op);
-c10::ScalarType operand_type(const graph::Op& op, uint32_t position, c10::ScalarType type);
+// What the operator takes its tensors as (undefined: that is not known), and one among them.
+c10::ScalarType common_type(const graph::Graph& graph, const graph::Op& op);
+c10::ScalarType operand_type(const graph::Op& op, uint32_t position, c10::ScalarType common);
 
 // The number in a constant of one element on the host; none if it is no such constant.
 std::optional<c10::Scalar> host_number(const graph::Graph& graph, graph::ValueId id);

@@ -153,14 +153,14 @@ bool Index::varies() const {
   return std::any_of(runs_.begin(), runs_.end(), [](const Run& run) { return run.varies; });
 }
 
-bool Index::is_row() const {
-  bool found = false;
+bool Index::is_row(int64_t rows) const {
+  bool found = rows == 1;
   for (const Run& run : runs_) {
-    if (run.text == "0" && run.start == 0) continue;
+    if (product(run.sizes) == 1) continue;
     if (found || run.text != kRow || run.step != 1 || run.start != 0) return false;
     found = true;
   }
-  return true;
+  return found;
 }
 
 Offset Index::offset(c10::IntArrayRef strides) {
@@ -195,7 +195,7 @@ Offset Index::offset(c10::IntArrayRef strides) {
 std::string Index::key() const {
   std::string key;
   for (const Run& run : runs_) {
-    if (run.text == "0" && !run.start) continue;
+    if (product(run.sizes) == 1) continue;
     key += run.number();
     for (int64_t size : run.sizes) {
       if (size != 1) key += "," + std::to_string(size);

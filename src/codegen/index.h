@@ -46,7 +46,7 @@ class Index {
   std::string coordinate(size_t dimension);
   void set(size_t dimension, std::string text, int64_t size);
   bool varies() const;
-  bool is_row() const;  // just the row, and nothing else
+  bool is_row(int64_t rows) const;  // just the row, and nothing else
   Offset offset(c10::IntArrayRef strides);
   std::string key() const;
 

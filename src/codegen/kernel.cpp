@@ -55,7 +55,7 @@ class Writer {
     for (ValueId output : cluster_.outputs) store(output);
     if (kernel_.inputs.size() + kernel_.outputs.size() > kMostTensors) throw CannotWrite();
     kernel_.body = cluster_.reduces ? reducing_body() : plain_body();
-    kernel_.parameters = parameters_ + outputs_;
+    kernel_.parameters = parameters_.empty() ? outputs_.substr(2) : parameters_ + outputs_;
     return std::move(kernel_);
   }
   int whole_packs() const { return whole_packs_; }
@@ -92,7 +92,9 @@ class Writer {
     return {varies ? lane(name) : name, dtype, at, varies};
   }
 
-  string as(const Variable& variable, ScalarType type) { return convert(variable.text, variable.type, type); }
+  string as(const Variable& variable, ScalarType type) {
+    return variable.type == type ? variable.text : rounded(convert(variable.text, variable.type, type), type);
+  }
 
   // ---- memory
 
@@ -261,13 +263,14 @@ class Writer {
 
   Variable pointwise(const Op& op, const Value& value, Index& index) {
     Formula formula = find_formula(graph_, op);
-    Call call{graph_, op, type_of(graph_, op), value.dtype, {}, {}};
+    ScalarType common = common_type(graph_, op);
+    Call call{graph_, op, common, computed_as(common), value.dtype, {}, {}};
     call.texts.resize(op.args.size());
     call.is_number.resize(op.args.size(), false);
     int at_phase = 0;
     bool varies = false;
     for (const graph::TensorRef& tensor : op.tensors) {
-      ScalarType type = operand_type(op, tensor.position, call.type);
+      ScalarType type = operand_type(op, tensor.position, common);
       if (auto number = host_number(graph_, tensor.value)) {
         call.texts[tensor.position] = literal(*number, type);
         call.is_number[tensor.position] = true;
@@ -301,26 +304,28 @@ class Writer {
 
   Variable gather(const Op& op, const Value& value, Index& index) {
     const string& name = op.info->name;
-    if (name == "aten::cat") return joined(op, value, index);
+    if (name == "aten::cat" || name == "aten::stack") return joined(op, value, index);
     if (name == "aten::slice_backward") return placed(op, value, index);
     if (name == "aten::constant_pad_nd") return padded(op, value, index);
     c10::Scalar filling = name.find("ones") != string::npos ? 1 : 0;
     if (name.find("full") != string::npos) filling = op.args[1].toScalar();
-    return {literal(filling, value.dtype), computed_as(value.dtype), 0, false};
+    return {rounded(literal(filling, value.dtype), value.dtype), value.dtype, 0, false};
   }
 
   Variable joined(const Op& op, const Value& value, Index& index) {
     size_t along = wrapped(op.args[1].toInt(), value.sizes.size());
     string here = index.coordinate(along), expression;
+    bool is_stack = op.info->name == "aten::stack";
     int64_t start = 0;
     int at_phase = 0;
     for (const graph::TensorRef& tensor : op.tensors) {
       const Value& part = graph_.values[tensor.value];
-      if (part.sizes.size() != value.sizes.size()) throw CannotWrite();
-      int64_t size = part.sizes[along];
+      if (!is_stack && part.sizes.size() != value.sizes.size()) throw CannotWrite();
+      int64_t size = is_stack ? 1 : part.sizes[along];
       if (!size) continue;
       Index inside = index;
       inside.set(along, between(here, start, size), size);
+      if (is_stack) inside.reshape(part.sizes);
       Variable x = at(tensor.value, inside);
       at_phase = std::max(at_phase, x.phase);
       start += size;
@@ -355,7 +360,7 @@ class Writer {
       int64_t before = pads[2 * i].toInt(), after = pads[2 * i + 1].toInt();
       size_t along = value.sizes.size() - 1 - i;
       if (!before && !after) continue;
-      if (before < 0 || after < 0) throw CannotWrite();
+      if (before < 0 || after < 0 || !from.sizes[along]) throw CannotWrite();
       string here = index.coordinate(along);
       inside.set(along, between(here, before, from.sizes[along]), from.sizes[along]);
       condition += (condition.empty() ? "" : " && ") + here + " >= " + std::to_string(before) + " && " + here + " < " +
@@ -399,8 +404,9 @@ class Writer {
   Variable reduction(const Op& op, const graph::TensorRef& result, Index& index) {
     const Value& value = graph_.values[result.value];
     bool is_row = product(value.sizes) == plan_.rows && plan_.columns != 1;
-    if (reduced_size(graph_, op) != plan_.columns) throw CannotWrite();
-    if (is_row ? !index.is_row() : index.key() != row_index(value.sizes).key()) throw CannotWrite();
+    bool is_whole = product(graph_.values[op.tensors[0].value].sizes) == plan_.rows * plan_.columns;
+    if (!is_whole || reduced_size(graph_, op) != plan_.columns) throw CannotWrite();
+    if (is_row ? !index.is_row(plan_.rows) : index.key() != row_index(value.sizes).key()) throw CannotWrite();
     const string& name = op.info->name;
     if (name == "aten::native_layer_norm") return layer_norm(op, result);
     if (name == "aten::native_layer_norm_backward") return layer_norm_backward(op, value);

@@ -18,6 +18,7 @@ const std::unordered_map<std::string_view, View>& views() {
   static const std::unordered_map<std::string_view, View> table = {
       {"aten::view", View::Reshape},
       {"aten::_unsafe_view", View::Reshape},
+      {"aten::_reshape_alias", View::Reshape},
       {"aten::unsqueeze", View::Reshape},
       {"aten::squeeze", View::Reshape},
       {"aten::squeeze.dim", View::Reshape},
@@ -38,6 +39,7 @@ const std::unordered_map<std::string_view, View>& views() {
 const std::unordered_map<std::string_view, Kind>& others() {
   static const std::unordered_map<std::string_view, Kind> table = {
       {"aten::cat", Kind::Gather},
+      {"aten::stack", Kind::Gather},
       {"aten::slice_backward", Kind::Gather},
       {"aten::constant_pad_nd", Kind::Gather},
       {"aten::full", Kind::Gather},
@@ -77,6 +79,7 @@ bool all_here(const graph::Graph& graph, const Op& op) {
 size_t reduced_dimensions(const graph::Graph& graph, const Op& op) {
   const std::string& name = op.info->name;
   size_t rank = graph.values[op.tensors[0].value].sizes.size();
+  if (!rank) return 0;
   if (name.starts_with("aten::native_layer_norm"))
     return op.args[2 - (name == "aten::native_layer_norm")].toListRef().size();
   if (name.find("softmax") != std::string::npos) {
@@ -109,7 +112,8 @@ bool known_reduction(const graph::Graph& graph, const Op& op) {
 }  // namespace
 
 Kind kind_of(const graph::Graph& graph, const Op& op) {
-  if (op.results.empty() || op.derives || !op.sizes.empty() || op.info->writes || op.info->hidden_writes)
+  if (op.results.empty() || op.derives || !op.sizes.empty()) return Kind::None;
+  if (op.info->writes || op.info->hidden_writes)
     return op.info->name == "aten::native_batch_norm" && find_formula(graph, op) ? Kind::Pointwise : Kind::None;
   if (views().contains(op.info->name)) return Kind::View;
   if (find_formula(graph, op)) return Kind::Pointwise;

@@ -51,20 +51,28 @@ namespace {
 
 std::string real_literal(double number, bool is_double) {
   if (std::isnan(number)) return is_double ? "NAN64" : "NAN32";
-  if (std::isinf(number)) return std::string(number < 0 ? "-" : "") + (is_double ? "INF64" : "INF32");
+  if (std::isinf(number)) return number < 0 ? (is_double ? "(-INF64)" : "(-INF32)") : (is_double ? "INF64" : "INF32");
   char text[48];
   std::snprintf(text, sizeof text, "%a%s", number, is_double ? "" : "f");
   return number < 0 || std::signbit(number) ? "(" + std::string(text) + ")" : text;
+}
+
+// As torch's loops convert numbers: what is too large becomes infinite or loses its upper bits.
+float to_float(const c10::Scalar& number) {
+  return number.isFloatingPoint() ? static_cast<float>(number.toDouble()) : number.to<float>();
+}
+int to_int(const c10::Scalar& number) {
+  return number.isFloatingPoint() ? number.to<int>() : static_cast<int>(number.to<int64_t>());
 }
 
 }  // namespace
 
 std::string literal(const c10::Scalar& number, ScalarType type) {
   switch (computed_as(type)) {
-    case ScalarType::Float: return real_literal(static_cast<double>(number.to<float>()), false);
+    case ScalarType::Float: return real_literal(static_cast<double>(to_float(number)), false);
     case ScalarType::Double: return real_literal(number.to<double>(), true);
     case ScalarType::Bool: return number.to<bool>() ? "true" : "false";
-    case ScalarType::Int: return "(int)(" + std::to_string(number.to<int>()) + ")";
+    case ScalarType::Int: return "(int)(" + std::to_string(to_int(number)) + ")";
     default: break;
   }
   int64_t integer = number.to<int64_t>();

@@ -25,6 +25,7 @@ Graph without_ops(Graph graph) {
 // Whether an operator works as well on tensors of other strides.
 bool takes_any_strides(const Graph& graph, const Op& op) {
   const std::string& name = op.info->name;
+  if (name == "aten::_reshape_alias") return false;  // it was given those of its result
   return codegen::kind_of(graph, op) != codegen::Kind::None || name == "aten::mm" || name == "aten::addmm" ||
          name == "aten::convolution" || name == "aten::max_pool2d_with_indices" || name == "aten::native_batch_norm";
 }

@@ -522,6 +522,9 @@ PyObject* Program::build(const Instruction& instruction, PyObject* const* regist
     case Op::Cell: return PyCell_New(count ? registers[operands[0]] : nullptr);
     case Op::Function: return build_function(places_[instruction.index], operands, registers);
     case Op::Generator: return build_generator(instruction, registers);
+    case Op::Make:
+      return PyObject_Vectorcall(constants_[instruction.index].get(), Values({operands, count}, registers).data, count,
+                                 nullptr);
     case Op::Iterator: {
       const IteratorState& iterator = iterators_[instruction.index];
       PyObject* parts[MG_ITERATOR_WORDS];
@@ -597,7 +600,7 @@ std::string Program::text(const Instruction& instruction) const {
       "compute",   "compare",      "check",    "check",    "check",       "check",     "drop",
       "drop",      "output",       "tuple",    "list",     "dict",        "set",       "named tuple",
       "struct",    "instance",     "cell",     "method",   "method",      "function",  "iterator",
-      "generator", "set",          "delete",   "set item", "delete item", "set cell",  "call"};
+      "generator", "make",         "set",      "delete",   "set item",    "delete item", "set cell", "call"};
   static constexpr const char* kComparisons[] = {"<", "<=", "==", "!=", ">", ">="};
   bool checks = is_check(instruction.op);
   bool has_result = !checks && instruction.op < Op::SetAttribute;
@@ -612,6 +615,7 @@ std::string Program::text(const Instruction& instruction) const {
     case Op::SetAttribute:
     case Op::DeleteAttribute:
     case Op::CheckSame:
+    case Op::Make:
     case Op::Call: text += " " + shown(constants_[instruction.index].get()); break;
     case Op::NamedTuple:
     case Op::Struct:

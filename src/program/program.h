@@ -57,6 +57,7 @@ enum class Op : uint8_t {
   Function,         // index: the code; operands: globals, defaults, keyword defaults, annotations, closure, or none
   Iterator,         // index: its state; operands: what it refers to
   Generator,        // index: where it is suspended, or nowhere: a frame will be its own; operands: the function, slots
+  Make,             // index: the constant that is a function; operands: its arguments
   SetAttribute,     // operands: an object and the value; index: the constant that is the name
   DeleteAttribute,  // operands: an object; index: the constant that is the name
   SetItem,          // operands: a container, a key and the value

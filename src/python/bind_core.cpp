@@ -91,7 +91,7 @@ Kind choose(const char* what, const std::string& name, const std::vector<const c
 }
 
 const std::vector<const char*> kStances = {"default", "force_eager", "eager_on_recompile", "fail_on_recompile"};
-const std::vector<const char*> kRules = {"none", "allow", "disallow", "aside", "forbid", "constant"};
+const std::vector<const char*> kRules = {"none", "allow", "disallow", "aside", "forbid", "constant", "label"};
 
 std::string set_stance(const std::string& name) {
   auto stance = choose<runtime::Stance>("stance", name, kStances);

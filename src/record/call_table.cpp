@@ -218,6 +218,7 @@ const Names& query_module_functions() {
                               "_get_mem_efficient_sdp_enabled",
                               "_get_math_sdp_enabled",
                               "_get_cudnn_sdp_enabled",
+                              "_get_overrideable_sdp_enabled",
                               "_get_math_sdp_allow_fp16_bf16_reduction",
                               "_get_sdp_priority_order",
                               "get_default_dtype",
@@ -246,7 +247,9 @@ const Names& balanced_module_functions() {
       "_set_grad_enabled",          "set_autocast_enabled",       "set_autocast_cpu_enabled",
       "set_autocast_dtype",         "set_autocast_gpu_dtype",     "set_autocast_cpu_dtype",
       "set_autocast_cache_enabled", "autocast_increment_nesting", "autocast_decrement_nesting",
-      "clear_autocast_cache",       "_pop_torch_function_stack",  "_push_on_torch_function_stack"};
+      "clear_autocast_cache",       "_pop_torch_function_stack",  "_push_on_torch_function_stack",
+      "_set_sdp_use_flash",         "_set_sdp_use_mem_efficient", "_set_sdp_use_math",
+      "_set_sdp_use_cudnn",         "_set_sdp_use_overrideable",  "_set_sdp_priority_order"};
   return names;
 }
 

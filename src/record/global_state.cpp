@@ -67,6 +67,7 @@ constexpr const char* kFlagNames[] = {"cudnn",
                                       "memory-efficient attention",
                                       "math attention",
                                       "cudnn attention",
+                                      "overrideable attention",
                                       "reduced-precision math attention",
                                       "deterministic algorithms",
                                       "warning about nondeterministic algorithms",
@@ -84,6 +85,7 @@ uint32_t read_flags(const at::Context& context) {
   add(context.userEnabledMemEfficientSDP());
   add(context.userEnabledMathSDP());
   add(context.userEnabledCuDNNSDP());
+  add(context.userEnabledOverrideableSDP());
   add(context.allowFP16BF16ReductionMathSDP());
   add(context.deterministicAlgorithms());
   add(context.deterministicAlgorithmsWarnOnly());
@@ -258,6 +260,17 @@ class WholeSnapshot final : public runtime::GlobalState {
 
 std::unique_ptr<runtime::GlobalState> snapshot_global_state() { return std::make_unique<Snapshot>(); }
 std::unique_ptr<runtime::GlobalState> snapshot_whole_state() { return std::make_unique<WholeSnapshot>(); }
+
+uint64_t attention_settings() {
+  const auto& context = at::globalContext();
+  uint64_t settings = 1;
+  for (bool is_on : {context.userEnabledFlashSDP(), context.userEnabledMemEfficientSDP(), context.userEnabledMathSDP(),
+                     context.userEnabledCuDNNSDP(), context.userEnabledOverrideableSDP()})
+    settings = 2 * settings + is_on;
+  for (at::SDPBackend backend : at::globalContext().sDPPriorityOrder())
+    settings = 8 * settings + static_cast<uint64_t>(static_cast<int>(backend) & 7);
+  return settings;
+}
 
 bool has_foreign_function_mode() {
   return at::impl::PythonTorchFunctionTLS::stack_len() > 0 && !runtime::default_device();

@@ -1,5 +1,6 @@
 // The guard on torch's global and per-thread state.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -10,6 +11,9 @@ namespace magneto::record {
 std::unique_ptr<runtime::GlobalState> snapshot_global_state();
 // The same, with the very function modes and the number of threads.
 std::unique_ptr<runtime::GlobalState> snapshot_whole_state();
+
+// Which kernels attention may choose, and in which order, as one number.
+uint64_t attention_settings();
 
 // A torch function mode is active that is not a default device.
 bool has_foreign_function_mode();

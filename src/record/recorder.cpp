@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "graph/schema_info.h"
+#include "record/global_state.h"
 #include "record/infer.h"
 #include "record/plain_tensor.h"
 #include "record/recorder_keys.h"
@@ -78,7 +79,8 @@ Recorder* Recorder::active() { return active_recorder; }
 Recorder::Recorder(RecorderOptions options)
     : options_(std::move(options)),
       autocast_at_start_(autocast_bits()),
-      inference_at_start_(c10::InferenceMode::is_enabled()) {
+      inference_at_start_(c10::InferenceMode::is_enabled()),
+      attention_at_start_(attention_settings()) {
   graph_.values.reserve(kExpectedOps);
   graph_.ops.reserve(kExpectedOps);
   known_.reserve(kExpectedOps);
@@ -549,6 +551,8 @@ void Recorder::call_as_leaf(const OperatorHandle& op, const SchemaInfo& info, Di
   if (!noted.autocast && has_parts(info) && autocast_bits()) {
     unsupported("a fused operator (" + info.name + ") under an autocast that the call turned on");
   }
+  if (has_parts(info) && attention_settings() != attention_at_start_)
+    unsupported("a fused operator (" + info.name + ") with a choice of attention that the call made");
   if (inference_at_start_ && !c10::InferenceMode::is_enabled()) {
     unsupported("an operator (" + info.name + ") outside the inference mode that the call began in");
   }

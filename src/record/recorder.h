@@ -237,6 +237,7 @@ class Recorder {
   bool below_inplace_ = false;
   const uint8_t autocast_at_start_;
   const bool inference_at_start_;
+  const uint64_t attention_at_start_;
   bool had_effect_ = false;  // a recorded operator changed something that outlives a run
   bool has_drawn_ = false;
   bool gives_gradients_ = false;  // an output, or something older that was changed, is to be differentiated

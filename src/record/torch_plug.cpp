@@ -64,7 +64,7 @@ class TorchPlug final : public runtime::TensorPlug {
   bool ignores_errors(PyObject* handler) const override;
   bool selects_by_contents(PyObject* key) const override;
   bool is_immutable(PyTypeObject* type) const override;
-  bool is_mode(PyTypeObject* type) const override { return type == inference_mode_; }
+  bool is_mode(PyTypeObject* type) const override { return std::ranges::find(modes_, type) != modes_.end(); }
   std::string why_not_record() const override;
   std::unique_ptr<runtime::Recording> record(std::function<void(std::string)> on_fail) const override;
   std::unique_ptr<runtime::SymbolicRecording> record_symbolic(std::function<void(std::string)> on_fail) const override;
@@ -78,6 +78,7 @@ class TorchPlug final : public runtime::TensorPlug {
   std::unique_ptr<runtime::GlobalState> whole_state() const override { return snapshot_whole_state(); }
 
  private:
+  void note_balanced(PyTypeObject* type, const char* name);
   void find_harmless_handlers(PyObject* torch);
   void find_default_device_code();
   CallKind classify_c_function(PyObject* callable) const;
@@ -90,7 +91,7 @@ class TorchPlug final : public runtime::TensorPlug {
 
   PyTypeObject* tensor_base_;             // torch._C.TensorBase
   PyTypeObject* script_function_;         // torch._C.ScriptFunction
-  PyTypeObject* inference_mode_;          // torch._C._InferenceMode
+  std::vector<PyTypeObject*> modes_;      // torch._C._InferenceMode, ...
   PyTypeObject* function_base_;           // torch._C._FunctionBase
   py::Ref apply_;                         // its method
   py::Ref function_apply_;                // torch.autograd.Function.apply, unbound: Python that calls it
@@ -124,15 +125,10 @@ TorchPlug::TorchPlug() {
   };
   tensor_base_ = hold_type(c_module.get(), "TensorBase");
   script_function_ = hold_type(c_module.get(), "ScriptFunction");
-  inference_mode_ = hold_type(c_module.get(), "_InferenceMode");
-  for (const char* name : {"__enter__", "__exit__"}) {
-    py::Ref method = get_attribute(reinterpret_cast<PyObject*>(inference_mode_), name);
-    if (!PyInstanceMethod_Check(method.get())) continue;
-    PyObject* function = PyInstanceMethod_GET_FUNCTION(method.get());
-    if (!PyCFunction_Check(function)) continue;
-    const void* key = reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
-    functions_.emplace(key, Known{CallKind::Balanced, py::Ref::borrow(function)});
-  }
+  for (const char* name : {"_InferenceMode", "DisableTorchFunctionSubclass", "DisableTorchFunction"})
+    modes_.push_back(hold_type(c_module.get(), name));
+  for (PyTypeObject* mode : modes_)
+    for (const char* name : {"__enter__", "__exit__"}) note_balanced(mode, name);
   function_base_ = hold_type(c_module.get(), "_FunctionBase");
   apply_ = get_attribute(held_.back().get(), "apply");
   py::Ref function = get_attribute(get_attribute(torch.get(), "autograd").get(), "Function");
@@ -145,7 +141,20 @@ TorchPlug::TorchPlug() {
   for (const char* name : {"dtype", "device", "layout", "memory_format", "Size", "finfo", "iinfo", "qscheme"}) {
     immutable_.push_back(hold_type(torch.get(), name));
   }
+  immutable_.push_back(hold_type(c_module.get(), "_SDPBackend"));
   why_never_ = install_recorder();
+}
+
+void TorchPlug::note_balanced(PyTypeObject* type, const char* name) {
+  py::Ref method = get_attribute(reinterpret_cast<PyObject*>(type), name);
+  const void* key = nullptr;
+  if (Py_TYPE(method.get()) == &PyMethodDescr_Type) {
+    key = reinterpret_cast<PyMethodDescrObject*>(method.get())->d_method;
+  } else if (PyInstanceMethod_Check(method.get())) {
+    PyObject* function = PyInstanceMethod_GET_FUNCTION(method.get());
+    if (PyCFunction_Check(function)) key = reinterpret_cast<PyCFunctionObject*>(function)->m_ml;
+  }
+  if (key) functions_.emplace(key, Known{CallKind::Balanced, std::move(method)});
 }
 
 // ---- callables

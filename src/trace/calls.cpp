@@ -595,6 +595,7 @@ PyObject* Watch::call_by_rule(PyObject* callable, PyObject* const* args, size_t 
     let_go();
     return call.make();
   }
+  if (rule == Rule::Label) return call_label(call);
   if (rule == Rule::Forbid) {
     met_forbidden = true;
     PyErr_Format(runtime::process_state().user_error,

@@ -14,6 +14,7 @@ enum class Rule : uint8_t {
   Aside,     // likewise; not because somebody says so, but because looking inside does not pay
   Forbid,    // an error
   Constant,  // what it returns is taken for granted
+  Label,     // begins or ends a region for profilers, in which programs run nothing
 };
 
 // False: error set. The rule of a code object holds for every function that has it.

@@ -129,6 +129,7 @@ void Watch::let_go() {
   std::vector<py::Ref> dropped_types = std::exchange(kept_types_, {});
   kinds_ = {};
   auto dropped_context = std::exchange(open_context_, {});
+  auto dropped_labels = std::exchange(labels_, {});
   provenance.drop_values();
   writer_->drop_all();
 }

@@ -234,6 +234,13 @@ class Watch {
   void repeat(PyObject* container, PyObject* function, PyObject* const* rest, size_t count, bool drops,
               NodeId last = kKnown);
   std::vector<Effect> effects;
+  // A region for profilers that the call has begun, and what began it.
+  struct Label {
+    py::Ref object, function;
+    std::vector<py::Ref> args;
+    bool is_over;
+  };
+  const Label* label(PyObject* object) const;  // null: it is none
   // Whether torch's state is what it was at the beginning of the stretch.
   bool keeps_torch_state() const { return global_state_->holds(); }
   bool is_changed(PyObject* container) const { return !effects.empty() && changed_.contains(container); }
@@ -398,6 +405,7 @@ class Watch {
   PyObject* call_by_rule(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names);
   bool is_lasting_key(PyObject* part) const;
   PyObject* call_cached(const Call& call);
+  PyObject* call_label(const Call& call);
   bool is_reduced_plainly(PyObject* object, PyObject* const* args, size_t count) const;
   PyObject* reduce(PyObject* object, const Call& call);
   PyObject* call_partial(PyObject* partial, PyObject* const* args, size_t positional, PyObject* keyword_names);
@@ -440,6 +448,7 @@ class Watch {
   guard::PointerSet changed_;                              // older containers with an effect
   guard::PointerPairMap<NodeId> attributes_;               // of tracked instances, whose reads are noted already
   std::vector<std::pair<py::Ref, py::Ref>> open_context_;  // context variables set by the call, with their tokens
+  std::vector<Label> labels_;                              // that the call has begun
   PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh
   bool takes_context_ = false;  // a C function calls Python code with an object that it made (TensorPlug::only_calls)
   std::string reason_, where_;

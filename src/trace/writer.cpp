@@ -306,6 +306,7 @@ uint32_t Writer::describe(PyObject* value) {
   if (PyFunction_Check(value)) return function((PyFunctionObject*)value);
   if (PyGen_CheckExact(value)) return generator(value);
   if (mg_is_plain_iterator(type)) return iterator(value);
+  if (const Watch::Label* made = watch_.label(value)) return label(*made);
   return instance(value);
 }
 
@@ -475,6 +476,13 @@ uint32_t Writer::generator(PyObject* value) {
   for (PyObject** slot = view.locals; slot < view.stack_pointer; ++slot)
     operands.push_back(*slot ? visit(*slot) : program::kNoRegister);
   return emit(Op::Generator, program_->add_place({py::Ref::borrow((PyObject*)view.code), index}), operands);
+}
+
+uint32_t Writer::label(const Watch::Label& label) {
+  if (label.is_over) return constant(label.object.get());
+  std::vector<uint32_t> args;
+  for (const py::Ref& arg : label.args) args.push_back(visit(arg.get()));
+  return emit(Op::Make, program_->add_constant(label.function.get()), args);
 }
 
 // An object of a Python class that this call made: its items, its __dict__ and its slots.

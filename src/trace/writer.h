@@ -77,6 +77,7 @@ class Writer {
   uint32_t function(PyFunctionObject* value);
   uint32_t iterator(PyObject* value);
   uint32_t generator(PyObject* value);
+  uint32_t label(const Watch::Label& label);
   uint32_t item(PyObject* container, Py_ssize_t i, PyObject* object);
   std::vector<uint32_t> list_items(PyObject* list);
   std::vector<uint32_t> dict_items(PyObject* dict);

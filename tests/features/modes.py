@@ -12,6 +12,8 @@ import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import record_function
 
 from .runner import Case, feature, left_to_python, numbers
 
@@ -167,6 +169,89 @@ def no_grad_over_a_generator() -> Case:
     return switched(
         lambda x, state: [(y + state.shift, on, torch.is_grad_enabled()) for y, on in pieces(x)], shift=True
     )
+
+
+def attention(x: Tensor) -> Tensor:
+    q = x.reshape(1, 2, -1, 2)
+    return F.scaled_dot_product_attention(q, q, q)
+
+
+@feature()
+def sdpa_kernel_block() -> Case:
+    def call(x: Tensor, state: Any) -> Any:
+        with sdpa_kernel(SDPBackend.MATH if state.math else SDPBackend.FLASH_ATTENTION):
+            y = attention(x)
+            inside = torch.backends.cuda.flash_sdp_enabled()
+        return y, attention(x), inside, torch.backends.cuda.flash_sdp_enabled()
+
+    return switched(call, math=True)
+
+
+@feature()
+def sdpa_kernel_by_priority() -> Case:
+    def call(x: Tensor, state: Any) -> Any:
+        order = [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]
+        with sdpa_kernel(order if state.math else order[::-1], set_priority=True):
+            return attention(x) * state.math
+
+    return switched(call, math=True)
+
+
+@feature()
+def flash_attention_switched_off_and_on() -> Case:
+    def call(x: Tensor, state: Any) -> Any:
+        torch.backends.cuda.enable_flash_sdp(False)
+        y = attention(x)
+        torch.backends.cuda.enable_flash_sdp(True)
+        return y * state.one
+
+    return switched(call, one=True)
+
+
+@feature(
+    graphs=2,
+    hits=4,
+    cuts=("a fused operator (aten::_transformer_encoder_layer_fwd) with a choice of attention that the call made",),
+    eager="a fused operator (aten::_transformer_encoder_layer_fwd) with a choice of attention that the call made",
+)
+def sdpa_kernel_around_a_fused_encoder_layer() -> Case:
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval()
+
+    def call(x: Tensor, state: Any) -> Any:
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            return layer(x.reshape(1, -1, 4)) + state.one
+
+    return switched(call, one=True)
+
+
+@feature()
+def record_function_block() -> Case:
+    def call(x: Tensor, state: Any) -> Any:
+        with record_function("outer"), record_function("inner", "arguments"):
+            y = x * 2
+        return y + state.one
+
+    return switched(call, one=True)
+
+
+@feature()
+def record_function_as_a_decorator() -> Case:
+    @record_function("decorated")
+    def inner(x: Tensor) -> Tensor:
+        return x * 2
+
+    return switched(lambda x, state: inner(x) + state.one, one=True)
+
+
+@feature()
+def torch_functions_disabled_in_a_block() -> Case:
+    def call(x: Tensor, state: Any) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            y = x * 2
+            inside = torch._C._is_torch_function_enabled()
+        return y + state.one, inside, torch._C._is_torch_function_enabled()
+
+    return switched(call, one=True)
 
 
 @feature()
