@@ -426,7 +426,6 @@ GATHERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cat in three dimensions": lambda x, y: torch.cat([x[:, None].expand(3, 2, 5), y[:, None]], 1),
     "cat of what is made": lambda x, y: torch.cat([x * y, y - x, x]),
     "cat of one": lambda x, y: torch.cat([x * 2]),
-    "cat of cats": lambda x, y: torch.cat([torch.cat([x, y]), torch.cat([y, x])], 1),
     "cat of nothing": lambda x, y: torch.cat([x[:0], y, x[:0]]),
     "stack": lambda x, y: torch.stack([x, y, x], 1),
     "rotated": lambda x, y: torch.cat([-x[..., 2:], x[..., :2]], -1) * y,
@@ -470,6 +469,20 @@ def test_gathers_take_elements_from_where_they_were(dtype: torch.dtype, layout: 
     ):
         for other in others:
             assert not (text := difference(got, other)), f"{what}: {text}"
+
+
+def test_what_several_gathers_take_is_computed_once(tmp_path: Path):
+    args = [some(3, 5), some(3, 5, seed=1)]
+
+    def function(x: Tensor, y: Tensor) -> list[Tensor]:
+        x, y = -x, -y
+        return [torch.cat([torch.cat([x, y]), torch.cat([y, x])], 1) * 2]
+
+    both = fused(function, args, tmp_path, ["neg"])
+    assert operators(both.joined).count("neg") == 2
+    for got, *others in both.results(args):
+        for other in others:
+            assert_same(got, other)
 
 
 def test_parts_of_several_types_are_joined_as_one(tmp_path: Path):
