@@ -111,3 +111,35 @@ def test_sums_in_half_precision_of_rows_of_no_good_length_and_small_ones_are_lef
     for x in (torch.ones(64, 1024).to(torch.bfloat16), torch.ones(1000, 97), torch.ones(8, 8)):
         _, joined = fused(lambda x: (x.square() * 0.5).relu().sum(), x, folder=tmp_path)
         assert joined.text.count("aten.sum(") == 1
+
+
+def test_who_casts_outputs_gets_them_as_they_were_before(tmp_path: Path):
+    x = torch.randn(8, 16)
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y, z = x.to(torch.bfloat16) * 2, (x + 1).to(torch.float64)
+        used = y.sin().float()
+        return y.cos().float(), used, used * 2, y.float(), y, z, x.double(), y.t().exp().double(), y.long()
+
+    with torch.no_grad():
+        graph = magneto.record(function, x, live=True)
+        joined = graph._fused(HostCompiler(tmp_path), casts_outputs=True)
+    assert joined is not None
+    expected, got = function(x), joined.run([x])
+    half, single, double = torch.bfloat16, torch.float32, torch.float64
+    assert [one.dtype for one in got] == [half, single, single, single, half, single, double, half, torch.int64]
+    for one, other in zip(got, expected, strict=True):
+        assert one.stride() == other.stride()
+        torch.testing.assert_close(one.to(other.dtype), other, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    "view", [lambda x: x[:, :1031], lambda x: x[:, 3:], lambda x: x.t(), lambda x: x.view(128, 8, 131).permute(1, 0, 2)]
+)
+def test_large_copies_to_another_layout_are_kernels(view: Callable, dtype: torch.dtype, tmp_path: Path):
+    x = torch.randn(128, 1048).to(dtype)
+    graph, joined = fused(lambda x: view(x).clone(memory_format=torch.contiguous_format), x, folder=tmp_path)
+    assert "aten.clone" not in joined.text and "magneto.kernel" in joined.text
+    (expected,), (got,) = graph.run([x]), joined.run([x])
+    assert torch.equal(got, expected) and got.stride() == expected.stride()

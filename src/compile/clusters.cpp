@@ -17,6 +17,7 @@ using Ops = std::vector<uint32_t>;
 
 constexpr size_t kMostOps = 80;       // in a cluster
 constexpr uint32_t kFurthest = 5000;  // operators between the first and the last of a cluster
+constexpr int64_t kLargeCopy = 1 << 16;  // elements
 
 Ops merged(const Ops& a, const Ops& b) {
   Ops ops;
@@ -47,7 +48,7 @@ class Finder {
     }
     std::vector<Cluster> clusters;
     for (uint32_t i = 0; i < loops_.size(); ++i) {
-      if (loops_[i].ops.size() < 2 || loop_of_[loops_[i].ops[0]] != i) continue;
+      if (loop_of_[loops_[i].ops[0]] != i || (loops_[i].ops.size() == 1 && !moves(loops_[i].ops[0]))) continue;
       codegen::Cluster loop = with_outputs(loops_[i]);
       std::optional<codegen::Kernel> kernel = codegen::write_kernel(graph_, producers_, loop);
       if (kernel) clusters.push_back({std::move(loop), std::move(*kernel)});
@@ -56,6 +57,14 @@ class Finder {
   }
 
  private:
+  // A large copy to another layout, for which torch computes the place of each element by itself.
+  bool moves(uint32_t index) const {
+    const graph::Op& op = graph_.ops[index];
+    if (op.info->name != "aten::clone" && op.info->name != "aten::_to_copy") return false;
+    const graph::Value &from = graph_.values[op.tensors[0].value], &to = graph_.values[op.results[0].value];
+    return from.strides != to.strides && codegen::product(to.sizes) >= kLargeCopy;
+  }
+
   bool is_needed_outside(ValueId value, const Ops& ops) const {
     if (is_output_[value]) return true;
     return std::any_of(users_[value].begin(), users_[value].end(), [&](uint32_t user) {

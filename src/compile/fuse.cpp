@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "codegen/formulas.h"
 #include "codegen/kernel_op.h"
 #include "compile/builder.h"
 #include "compile/clusters.h"
@@ -83,6 +84,31 @@ void drop_unused_results(Graph& graph) {
   }
 }
 
+// ---- casts of outputs
+
+// Who hands results out copies them, and casts them by the way: what is cast last leaves the graph as it was before.
+void drop_last_casts(Graph& graph, size_t end) {
+  std::vector<uint32_t> uses(graph.values.size(), 0), outputs_in(graph.values.size(), 0);
+  for (const Op& op : graph.ops) {
+    for (const TensorRef& tensor : op.tensors) ++uses[tensor.value];
+  }
+  for (ValueId output : graph.outputs) ++outputs_in[graph.values[output].memory];
+  std::vector<uint32_t> producers = codegen::producers(graph);
+  for (ValueId& output : graph.outputs) {
+    uint32_t producer = producers[output];
+    if (producer >= end || uses[output] || outputs_in[output] != 1) continue;
+    const Op& cast = graph.ops[producer];
+    if (cast.info->name != "aten::_to_copy" || !codegen::find_formula(graph, cast)) continue;
+    ValueId source = cast.tensors[0].value;
+    const graph::Value &from = graph.values[source], &to = graph.values[output];
+    bool is_own = graph.values[from.memory].role == graph::Role::Result && !outputs_in[from.memory];
+    bool both_real = c10::isFloatingType(from.dtype) && c10::isFloatingType(to.dtype);
+    if (!is_own || !both_real || from.strides != to.strides) continue;
+    outputs_in[from.memory] = 1;
+    output = source;
+  }
+}
+
 // ---- the new graph
 
 Op call_of(const Graph& graph, const Cluster& cluster, c10::IValue kernel) {
@@ -99,11 +125,12 @@ Op call_of(const Graph& graph, const Cluster& cluster, c10::IValue kernel) {
 
 }  // namespace
 
-std::optional<Graph> fuse(const Graph& original, const CompileSource& compile) {
+std::optional<Graph> fuse(const Graph& original, const CompileSource& compile, bool casts_outputs) {
   Graph graph = make_functional(original);
   graph = with_row_sums(with_channels_last(with_padded_products(std::move(graph))));
   drop_unused_results(graph);
   merge_equal(graph, edge_of(graph));
+  if (casts_outputs) drop_last_casts(graph, edge_of(graph));
   graph::remove_dead_ops(graph);
   size_t end = edge_of(graph);
   Order order(graph, end);
@@ -133,7 +160,7 @@ std::unique_ptr<Graph> make_kernels(const Graph& graph, int gpu, std::string& re
   c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu));
   auto compile = [&](const std::string& source) { return runtime::compile_cuda(source, device, reason); };
   try {
-    std::optional<Graph> fused = fuse(graph, compile);
+    std::optional<Graph> fused = fuse(graph, compile, /*casts_outputs=*/true);
     return fused ? std::make_unique<Graph>(std::move(*fused)) : nullptr;
   } catch (const std::exception& error) {
     reason = error.what();

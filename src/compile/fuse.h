@@ -16,9 +16,10 @@ namespace magneto::compile {
 
 using CompileSource = std::function<std::shared_ptr<runtime::KernelModule>(const std::string& source)>;
 
-// The same graph with kernels in place of operators; inputs, states and outputs are as before. None: there is nothing
-// to win, or `compile` has returned null. Throws what make_functional throws.
-std::optional<graph::Graph> fuse(const graph::Graph& graph, const CompileSource& compile);
+// The same graph with kernels in place of operators; inputs, states and outputs are as before, but for the types of
+// outputs if the caller casts these. None: there is nothing to win, or `compile` has returned null. Throws what
+// make_functional throws.
+std::optional<graph::Graph> fuse(const graph::Graph& graph, const CompileSource& compile, bool casts_outputs = false);
 // The same for a GPU; see ProcessState::make_kernels.
 std::unique_ptr<graph::Graph> make_kernels(const graph::Graph& graph, int gpu, std::string& reason);
 

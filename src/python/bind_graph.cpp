@@ -217,7 +217,7 @@ class PyGraph {
   }
 
   PyGraph functional() const;
-  std::optional<PyGraph> fused(const nb::callable& compile) const;
+  std::optional<PyGraph> fused(const nb::callable& compile, bool casts_outputs) const;
 
   nb::list run(nb::handle inputs);
   nb::object call(nb::args args, nb::kwargs kwargs);
@@ -319,11 +319,11 @@ void PyGraph::check_memory(PyObject* const* inputs) const {
   }
 }
 
-std::optional<PyGraph> PyGraph::fused(const nb::callable& compile) const {
+std::optional<PyGraph> PyGraph::fused(const nb::callable& compile, bool casts_outputs) const {
   auto library = [&](const std::string& source) {
     return runtime::open_host_kernels(nb::cast<std::string>(compile(source)));
   };
-  std::optional<graph::Graph> made = compile::fuse(*graph_, library);
+  std::optional<graph::Graph> made = compile::fuse(*graph_, library, casts_outputs);
   if (!made) return std::nullopt;
   std::vector<py::Ref> states;
   for (const py::Ref& state : states_) states.push_back(py::Ref::borrow(state.get()));
@@ -621,10 +621,12 @@ void bind_graph(nb::module_& module) {
       .def("functional", &PyGraph::functional,
            "The same work without writes: no value ever changes, up to the edge, where inputs and state take their new "
            "contents.\n\nUserError: an operator has no functional partner.")
-      .def("_fused", &PyGraph::fused, "compile"_a,
-           nb::sig("def _fused(self, compile: collections.abc.Callable[[str], str]) -> Graph | None"),
+      .def("_fused", &PyGraph::fused, "compile"_a, "casts_outputs"_a = false,
+           nb::sig("def _fused(self, compile: collections.abc.Callable[[str], str], casts_outputs: bool = False) -> "
+                   "Graph | None"),
            "The same work with kernels in place of operators, on the host: `compile` is given their source and returns "
-           "the path of a library with their functions. None: no operators make a kernel.")
+           "the path of a library with their functions. None: no operators make a kernel. With `casts_outputs`, outputs "
+           "that are cast last come as they were before, for the caller to cast.")
       .def_prop_ro(
           "edge", [](const PyGraph& self) { return compile::edge_of(*self.graph()); },
           "The index of the first operator that writes; of a functional form, where its edge begins.")

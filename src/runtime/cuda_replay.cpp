@@ -5,6 +5,7 @@
 #include <ATen/core/enum_tag.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -181,9 +182,9 @@ Settings kernel_settings() {
 
 // A tensor that runs give out, or that one of them is a view of.
 struct Made {
-  enum Kind : uint8_t { Input, State, Fresh, View };
+  enum Kind : uint8_t { Input, State, Fresh, View, Cast };
   Kind kind;
-  uint32_t from;  // index of the input, of the state, in Capture::memories, or of the earlier one that it views
+  uint32_t from;  // index of the input, of the state, in Capture::memories, of the earlier one that it views, in casts
   Look look;
 };
 
@@ -197,6 +198,7 @@ struct Capture {
   std::vector<Made> made;
   std::vector<uint32_t> outputs;     // in `made`
   std::vector<at::Tensor> memories;  // of fresh results
+  std::vector<at::Tensor> casts;     // results that are given out as another type
 };
 
 // The graph with kernels of our own, while and after it is made on another thread.
@@ -238,6 +240,7 @@ class CudaReplay final : public Segment {
   void make_kernels();
   void take_kernels();
   bool run_uncaptured(PyObject* const* inputs, PyObject** outputs);
+  bool cast_outputs(PyObject** outputs) const;  // false: a Python error is set
   std::vector<uint32_t> versions(PyObject* const* inputs) const;  // of inputs, then states
 
   // Null after refuse().
@@ -250,6 +253,7 @@ class CudaReplay final : public Segment {
   void copy_in(Capture& capture, PyObject* const* inputs);
   void copy_back(const Capture& capture, PyObject* const* inputs);
   std::vector<at::Tensor> make_room(const Capture& capture);
+  void copy_out(const Capture& capture, const std::vector<at::Tensor>& fresh);
   bool give(const Capture& capture, const std::vector<at::Tensor>& fresh, PyObject* const* inputs, PyObject** outputs);
 
   const std::unique_ptr<Segment> boxed_;
@@ -266,6 +270,8 @@ class CudaReplay final : public Segment {
   std::shared_ptr<Kernels> kernels_;
   std::unique_ptr<Segment> fused_;  // runs these; null: not there yet, or never
   std::vector<uint32_t> bumps_;     // how often a run raises the versions of inputs, then states
+  // By output, of a graph with kernels: what its result is cast to when it is given out.
+  std::vector<std::optional<c10::ScalarType>> casts_;
   std::vector<bool> moved_;         // by input: static once, but its address changed
   std::unique_ptr<Capture> capture_;
   c10::Event done_;  // the last run, on `stream_`
@@ -355,6 +361,12 @@ void CudaReplay::take_kernels() {
     return;
   }
   count("cuda_kernels", "graphs");
+  casts_.clear();
+  for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+    auto type_in = [&](const graph::Graph& graph) { return graph.values[graph.outputs[i]].dtype; };
+    bool same = type_in(graph_) == type_in(*kernels_->graph);
+    casts_.push_back(same ? std::nullopt : std::optional(type_in(graph_)));
+  }
   fused_ = make_boxed_replay(std::move(*kernels_->graph), states_);
   warm_ = false;
   capture_.reset();
@@ -368,6 +380,29 @@ std::vector<uint32_t> CudaReplay::versions(PyObject* const* inputs) const {
   return result;
 }
 
+at::Tensor room_for_cast(const at::Tensor& tensor, c10::ScalarType type) {
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().dtype(type));
+}
+
+bool CudaReplay::cast_outputs(PyObject** outputs) const {
+  try {
+    c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    for (size_t i = 0; i < casts_.size(); ++i) {
+      if (!casts_[i]) continue;
+      const at::Tensor& from = unpack_tensor(outputs[i]);
+      at::Tensor cast = room_for_cast(from, *casts_[i]);
+      cast.copy_(from);
+      PyObject* object = wrap_tensor(std::move(cast));
+      if (!object) return false;
+      Py_SETREF(outputs[i], object);
+    }
+    return true;
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return false;
+  }
+}
+
 // A graph with kernels writes each tensor once, at its end; versions are raised as often as eager would.
 bool CudaReplay::run_uncaptured(PyObject* const* inputs, PyObject** outputs) {
   if (!fused_) return boxed_->run(inputs, outputs);
@@ -377,7 +412,9 @@ bool CudaReplay::run_uncaptured(PyObject* const* inputs, PyObject** outputs) {
       PyObject* tensor = i < input_count() ? inputs[i] : states_[i - input_count()];
       if (version_of(unpack_tensor(tensor)) != before[i]) set_version(unpack_tensor(tensor), before[i] + bumps_[i]);
     }
-    return true;
+    if (cast_outputs(outputs)) return true;
+    for (size_t i = 0; i < output_count(); ++i) Py_CLEAR(outputs[i]);
+    return false;
   }
   count("cuda_kernels_refused", PyErr_Occurred() ? py::take_error() : "a number came out differently");
   fused_.reset();
@@ -484,6 +521,11 @@ class Describer {
     return add(Made::Fresh, memory, tensor);
   }
 
+  uint32_t describe_cast(const at::Tensor& tensor, c10::ScalarType type) {
+    capture_.casts.push_back(tensor);
+    return add(Made::Cast, capture_.casts.size() - 1, room_for_cast(tensor, type));
+  }
+
  private:
   static std::optional<size_t> find_same(const std::vector<at::Tensor>& among, const at::Tensor& tensor) {
     for (size_t i = 0; i < among.size(); ++i) {
@@ -511,7 +553,11 @@ bool CudaReplay::describe_results(Capture& capture, PyObject* const* inputs, con
   }
   for (PyObject* state : states_) states.push_back(unpack_tensor(state));
   Describer describer(capture, std::move(used), std::move(states));
-  for (const py::Ref& result : results) capture.outputs.push_back(describer.describe(unpack_tensor(result.get())));
+  for (size_t i = 0; i < results.size(); ++i) {
+    const at::Tensor& result = unpack_tensor(results[i].get());
+    bool is_cast = fused_ && casts_[i];
+    capture.outputs.push_back(is_cast ? describer.describe_cast(result, *casts_[i]) : describer.describe(result));
+  }
   for (const Made& made : capture.made) {
     if (made.kind == Made::View && made.look.dtype != capture.made[made.from].look.dtype) {
       return refuse("a result views older memory as another type"), false;
@@ -540,11 +586,28 @@ void CudaReplay::copy_back(const Capture& capture, PyObject* const* inputs) {
   }
 }
 
-// For fresh results; where it is short, a launch fails before it has changed anything.
+// For fresh results, then for casts; where it is short, a launch fails before it has changed anything.
 std::vector<at::Tensor> CudaReplay::make_room(const Capture& capture) {
-  std::vector<at::Tensor> fresh;
-  for (const at::Tensor& memory : capture.memories) fresh.push_back(at::empty(memory.sizes(), memory.options()));
+  std::vector<at::Tensor> fresh = capture.memories;
+  if (config().cuda_graph_copies) {
+    for (at::Tensor& memory : fresh) memory = at::empty(memory.sizes(), memory.options());
+  }
+  for (const Made& made : capture.made) {
+    if (made.kind == Made::Cast) fresh.push_back(room_for_cast(capture.casts[made.from], made.look.dtype.toScalarType()));
+  }
   return fresh;
+}
+
+void CudaReplay::copy_out(const Capture& capture, const std::vector<at::Tensor>& fresh) {
+  std::vector<at::Tensor> targets, sources;
+  for (size_t i = 0; i < fresh.size(); ++i) {
+    bool is_cast = i >= capture.memories.size();
+    const at::Tensor& source = is_cast ? capture.casts[i - capture.memories.size()] : capture.memories[i];
+    if (source.is_same(fresh[i])) continue;
+    targets.push_back(fresh[i]);
+    sources.push_back(source);
+  }
+  copy_all(targets, sources);
 }
 
 bool CudaReplay::launch(Capture& capture, PyObject* const* inputs, PyObject** outputs) {
@@ -555,12 +618,11 @@ bool CudaReplay::launch(Capture& capture, PyObject* const* inputs, PyObject** ou
       c10::DeviceGuard on_device(plan_.device);
       c10::Stream stream = c10::impl::VirtualGuardImpl(plan_.device.type()).getStream(plan_.device);
       if (stream_ && *stream_ != stream) done_.block(stream);  // the buffers are in use until then
-      bool copies = config().cuda_graph_copies;
-      fresh = copies ? make_room(capture) : capture.memories;
+      fresh = make_room(capture);
       copy_in(capture, inputs);
       if (!capture.graph->launch()) return false;
       copy_back(capture, inputs);
-      if (copies) copy_all(fresh, capture.memories);
+      copy_out(capture, fresh);
       done_.record(stream);
       stream_ = stream;
     }
@@ -582,8 +644,9 @@ bool CudaReplay::give(const Capture& capture, const std::vector<at::Tensor>& fre
       tensors.push_back(unpack_tensor(inputs[made.from]));
     } else if (made.kind == Made::State) {
       tensors.push_back(unpack_tensor(states_[made.from]));
-    } else if (made.kind == Made::Fresh) {
-      tensors.push_back(tensor_over(fresh[made.from].storage(), made.look));
+    } else if (made.kind == Made::Fresh || made.kind == Made::Cast) {
+      size_t at = made.from + (made.kind == Made::Cast ? capture.memories.size() : 0);
+      tensors.push_back(tensor_over(fresh[at].storage(), made.look));
     } else {
       const at::Tensor& base = tensors[made.from];
       int64_t offset = made.look.offset - capture.made[made.from].look.offset + base.storage_offset();

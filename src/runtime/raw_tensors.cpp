@@ -66,6 +66,7 @@ void copy_all(std::vector<at::Tensor>& targets, const std::vector<at::Tensor>& s
     from.clear();
     for (size_t k = i; k < targets.size(); ++k) {
       if (targets[k].scalar_type() != targets[i].scalar_type()) continue;
+      if (sources[k].scalar_type() != sources[i].scalar_type()) continue;
       done[k] = true;
       if (targets[k].numel() == 0) continue;
       to.push_back(targets[k]);

@@ -38,7 +38,7 @@ at::Tensor flat(const at::Tensor& tensor);
 // All of its memory, in units as large as its size allows.
 at::Tensor whole_memory(const at::Tensor& tensor);
 
-// One kernel for each type.
+// One kernel for each pair of types.
 void copy_all(std::vector<at::Tensor>& targets, const std::vector<at::Tensor>& sources);
 
 bool share_memory(const at::Tensor& a, const at::Tensor& b);
