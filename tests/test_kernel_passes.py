@@ -143,3 +143,30 @@ def test_large_copies_to_another_layout_are_kernels(view: Callable, dtype: torch
     assert "aten.clone" not in joined.text and "magneto.kernel" in joined.text
     (expected,), (got,) = graph.run([x]), joined.run([x])
     assert torch.equal(got, expected) and got.stride() == expected.stride()
+
+
+def test_what_is_computed_for_rows_and_expanded_is_joined_with_what_takes_it(tmp_path: Path):
+    x, y = torch.randn(6, 4, 64), torch.randn(6, 4, 64)
+
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        share = ((x * y).sum(-1, keepdim=True) * -0.5).expand(6, 4, 64)
+        return share * x + y, share.to(torch.bfloat16)
+
+    graph, joined = fused(function, x, y, folder=tmp_path)
+    assert joined.text.count("magneto.kernel") == 1 and "aten.add" not in joined.text
+    for got, expected in zip(joined.run([x, y]), graph.run([x, y]), strict=True):
+        torch.testing.assert_close(got, expected)
+        assert got.stride() == expected.stride()
+
+
+def test_rows_that_end_within_a_dimension_are_summed_where_they_are_made(tmp_path: Path):
+    x = torch.randn(2, 3, 29 * 1733)
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 3
+        return y.square().mean(), y.to(torch.bfloat16)
+
+    graph, joined = fused(function, x, folder=tmp_path)
+    assert joined.text.count("magneto.kernel") == 1 and joined.text.count("aten.sum(") == 1
+    for got, expected in zip(joined.run([x]), graph.run([x]), strict=True):
+        torch.testing.assert_close(got, expected)

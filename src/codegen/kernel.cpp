@@ -203,12 +203,15 @@ class Writer {
     return index;
   }
 
+  // Rows may end within a dimension.
   static Index split_index(c10::IntArrayRef sizes, int64_t columns) {
     size_t at = sizes.size();
     int64_t there = 1;
     while (at > 0 && there < columns) there *= sizes[--at];
-    if (there != columns) throw CannotWrite();
-    return Index::at(sizes.slice(0, at), sizes.slice(at));
+    if (there == columns) return Index::at(sizes.slice(0, at), sizes.slice(at));
+    Index index = Index::at({product(sizes) / columns}, {columns});
+    index.reshape(sizes);
+    return index;
   }
 
   // Of a tensor that is as large as what is reduced, or has one element for each row.

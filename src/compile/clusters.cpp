@@ -86,16 +86,20 @@ class Finder {
     return loop;
   }
 
-  // The operator that has computed what a value shows, and whether it shows all of that in the same order.
+  // The operator that has computed what a value shows, and whether it shows all of that in the same order, but for
+  // elements that it shows again and again.
   struct Source {
     uint32_t op;
-    bool in_order;
+    bool in_order, repeats;
   };
   Source source_of(ValueId value) const {
-    Source source{producers_[value], true};
+    Source source{producers_[value], true, false};
     while (source.op != kNoOp && kinds_[source.op] == Kind::View) {
-      source.in_order &= codegen::keeps_order(graph_.ops[source.op]);
-      source.op = producers_[graph_.ops[source.op].tensors[0].value];
+      const graph::Op& view = graph_.ops[source.op];
+      bool repeats = view.info->name == "aten::expand";
+      source.in_order &= repeats || codegen::keeps_order(view);
+      source.repeats |= repeats;
+      source.op = producers_[view.tensors[0].value];
     }
     return source;
   }
@@ -108,7 +112,9 @@ class Finder {
     for (const graph::TensorRef& tensor : graph_.ops[op].tensors) {
       Source source = source_of(tensor.value);
       uint32_t other = source.op == kNoOp ? kNoOp : loop_of_[source.op];
-      if (other != kNoOp && other != loop_of_[op]) join(loop_of_[op], other, source.in_order);
+      if (other == kNoOp || other == loop_of_[op]) continue;
+      // What is computed once for each row is at hand at all of its elements.
+      join(loop_of_[op], other, source.in_order && (!source.repeats || loops_[other].reduces));
     }
   }
 
