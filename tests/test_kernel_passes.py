@@ -170,3 +170,46 @@ def test_rows_that_end_within_a_dimension_are_summed_where_they_are_made(tmp_pat
     assert joined.text.count("magneto.kernel") == 1 and joined.text.count("aten.sum(") == 1
     for got, expected in zip(joined.run([x]), graph.run([x]), strict=True):
         torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("sizes", "dims", "keepdim"),
+    [((65, 513), [0], False), ((1024, 768), [0], True), ((3, 40, 600), [1, 0], True), ((70, 2, 300), [0], False)],
+)
+def test_sums_along_the_first_dimensions_are_kernels(sizes, dims, keepdim, dtype: torch.dtype, tmp_path: Path):
+    x = torch.randint(-3, 4, sizes).to(dtype)  # sums that are exact in any order
+    graph, joined = fused(lambda x: x.sum(dims, keepdim=keepdim), x, folder=tmp_path)
+    assert "aten.sum" not in joined.text
+    (expected,), (got,) = graph.run([x]), joined.run([x])
+    assert torch.equal(got, expected) and got.stride() == expected.stride() and got.dtype == dtype
+
+
+def test_sums_of_few_columns_of_strided_memory_and_of_integers_are_left(tmp_path: Path):
+    for x in (torch.ones(1024, 64), torch.ones(768, 1024).t(), torch.ones(512, 512).long(), torch.ones(9000, 512)):
+        _, joined = fused(lambda x: (x.sum(0), (x * 2).relu() + 1), x, folder=tmp_path)
+        assert "aten.sum" in joined.text
+    _, joined = fused(lambda x: (x.sum(1), (x * 2) + 1), torch.ones(4, 600, 600), folder=tmp_path)
+    assert "aten.sum" in joined.text
+
+
+def test_small_casts_of_weights_are_one_kernel(tmp_path: Path):
+    layers = [nn.Linear(24, 24) for _ in range(130)]
+    model = nn.Sequential(*layers)
+
+    def function(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x)
+
+    graph, joined = fused(function, torch.randn(3, 24), folder=tmp_path)
+    assert "_to_copy" in graph.text and "_to_copy" not in joined.text
+    assert joined.text.count("magneto.kernel") == 3  # 261 casts
+    x = torch.randn(3, 24)
+    (expected,), (got,) = graph.run([x]), joined.run([x])
+    assert torch.equal(got, expected)
+    with torch.no_grad():
+        for layer in layers:
+            layer.weight.mul_(-2)
+            layer.bias.add_(1)
+    (expected,), (got,) = graph.run([x]), joined.run([x])
+    assert torch.equal(got, expected), "weights are read at each run"

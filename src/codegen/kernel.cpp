@@ -19,8 +19,7 @@ using std::string;
 
 struct CannotWrite {};
 
-constexpr int64_t kMostElements = INT32_MAX / 2;  // offsets are ints
-constexpr int64_t kMostColumns = 16384;           // of a reduction; they are in registers
+constexpr int64_t kMostColumns = 16384;  // of a reduction; they are in registers
 constexpr size_t kMostTensors = 40;
 
 int64_t highest_offset(const Value& value) {

@@ -11,6 +11,8 @@
 
 namespace magneto::codegen {
 
+inline constexpr int64_t kMostElements = INT32_MAX / 2;  // of a tensor: offsets are ints
+
 // Operators of a graph that become one kernel. It goes through `rows` times `columns` elements. Reductions go along the
 // columns, with all threads of a row together.
 struct Cluster {
@@ -47,6 +49,8 @@ Kind kind_of(const graph::Graph& graph, const graph::Op& op);
 // Along how many elements a reduction goes.
 int64_t reduced_size(const graph::Graph& graph, const graph::Op& op);
 
+bool is_contiguous(const graph::Value& value);
+
 // By value: the operator that makes it.
 std::vector<uint32_t> producers(const graph::Graph& graph);
 inline constexpr uint32_t kNoOp = UINT32_MAX;
@@ -56,5 +60,11 @@ std::optional<Kernel> write_kernel(const graph::Graph& graph, const std::vector<
                                    const Cluster& cluster);
 // Whether it can, which is less to find out.
 bool can_write(const graph::Graph& graph, const std::vector<uint32_t>& producers, const Cluster& cluster);
+// A kernel that does a sum along the first dimensions faster than torch; none: the operator is no such sum.
+std::optional<Kernel> write_column_sum(const graph::Graph& graph, const graph::Op& op);
+
+// A small cast of what a run is given, and a kernel for many of them.
+bool is_small_cast(const graph::Graph& graph, const graph::Op& op);
+Kernel write_casts(const graph::Graph& graph, const std::vector<uint32_t>& ops);
 
 }  // namespace magneto::codegen

@@ -129,6 +129,14 @@ int64_t reduced_size(const graph::Graph& graph, const Op& op) {
   return product(c10::IntArrayRef(sizes).slice(sizes.size() - reduced_dimensions(graph, op)));
 }
 
+bool is_contiguous(const Value& value) {
+  int64_t step = 1;
+  for (size_t i = value.sizes.size(); i-- > 0; step *= value.sizes[i]) {
+    if (value.sizes[i] != 1 && value.strides[i] != step) return false;
+  }
+  return true;
+}
+
 std::vector<uint32_t> producers(const graph::Graph& graph) {
   std::vector<uint32_t> result(graph.values.size(), kNoOp);
   for (uint32_t i = 0; i < graph.ops.size(); ++i) {

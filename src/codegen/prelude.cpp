@@ -106,6 +106,19 @@ template <class How, int T, class V> DEVICE V over_row(V x) {
   return x;
 }
 
+// Of all warps of a block, lane by lane; the first warp gets it.
+template <int G, class V> DEVICE V over_groups(V x) {
+#ifndef MAGNETO_HOST
+  SHARED V parts[G][32];
+  parts[threadIdx.x / 32][threadIdx.x % 32] = x;
+  wait();
+  if (threadIdx.x >= 32) return x;
+#pragma unroll
+  for (int i = 1; i < G; ++i) x += parts[i][threadIdx.x];
+#endif
+  return x;
+}
+
 DEVICE float power(float x, float y) { return powf(x, y); }
 DEVICE double power(double x, double y) { return pow(x, y); }
 )";

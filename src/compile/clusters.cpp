@@ -17,6 +17,7 @@ using Ops = std::vector<uint32_t>;
 
 constexpr size_t kMostOps = 80;       // in a cluster
 constexpr uint32_t kFurthest = 5000;  // operators between the first and the last of a cluster
+constexpr size_t kMostCasts = 100;    // in a kernel
 constexpr int64_t kLargeCopy = 1 << 16;  // elements
 
 Ops merged(const Ops& a, const Ops& b) {
@@ -53,10 +54,31 @@ class Finder {
       std::optional<codegen::Kernel> kernel = codegen::write_kernel(graph_, producers_, loop);
       if (kernel) clusters.push_back({std::move(loop), std::move(*kernel)});
     }
+    for (uint32_t i = 0; i < end_; ++i) {
+      if (kinds_[i] != Kind::None) continue;
+      std::optional<codegen::Kernel> kernel = codegen::write_column_sum(graph_, graph_.ops[i]);
+      if (kernel) clusters.push_back({{.ops = {i}, .outputs = kernel->outputs}, std::move(*kernel)});
+    }
+    add_casts(clusters);
     return clusters;
   }
 
  private:
+  // Casts that nobody has joined.
+  void add_casts(std::vector<Cluster>& clusters) const {
+    Ops casts;
+    for (uint32_t i = 0; i < end_; ++i) {
+      bool alone = loop_of_[i] != kNoOp && loops_[loop_of_[i]].ops.size() == 1;
+      if (alone && codegen::is_small_cast(graph_, graph_.ops[i])) casts.push_back(i);
+    }
+    for (size_t i = 0; i + 1 < casts.size(); i += kMostCasts) {
+      Ops some(casts.begin() + static_cast<long>(i),
+               casts.begin() + static_cast<long>(std::min(i + kMostCasts, casts.size())));
+      codegen::Kernel kernel = codegen::write_casts(graph_, some);
+      clusters.push_back({{.ops = std::move(some), .outputs = kernel.outputs}, std::move(kernel), true});
+    }
+  }
+
   // A large copy to another layout, for which torch computes the place of each element by itself.
   bool moves(uint32_t index) const {
     const graph::Op& op = graph_.ops[index];

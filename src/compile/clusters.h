@@ -11,6 +11,7 @@ namespace magneto::compile {
 struct Cluster {
   codegen::Cluster loop;
   codegen::Kernel kernel;
+  bool comes_first = false;  // before all that is not; needs nothing but what a run is given
 };
 
 // Of the operators in `order`, which has each cluster joined afterwards. `graph` is in functional form; see

@@ -139,9 +139,16 @@ std::optional<Graph> fuse(const Graph& original, const CompileSource& compile, b
 
   codegen::Library library;
   std::vector<const Cluster*> cluster_at(end, nullptr);
-  for (const Cluster& cluster : clusters) cluster_at[cluster.loop.ops.front()] = &cluster;
+  std::vector<bool> is_done(end, false);
   std::vector<Op> ops;
+  for (const Cluster& cluster : clusters) {
+    cluster_at[cluster.loop.ops.front()] = &cluster;
+    if (!cluster.comes_first) continue;
+    ops.push_back(call_of(graph, cluster, library.add(graph, cluster.kernel)));
+    for (uint32_t op : cluster.loop.ops) is_done[op] = true;
+  }
   for (uint32_t first : order.schedule()) {
+    if (is_done[first]) continue;
     if (const Cluster* cluster = cluster_at[first])
       ops.push_back(call_of(graph, *cluster, library.add(graph, cluster->kernel)));
     else

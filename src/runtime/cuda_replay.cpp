@@ -240,7 +240,7 @@ class CudaReplay final : public Segment {
   void make_kernels();
   void take_kernels();
   bool run_uncaptured(PyObject* const* inputs, PyObject** outputs);
-  bool cast_outputs(PyObject** outputs) const;  // false: a Python error is set
+  bool finish_outputs(PyObject** outputs) const;  // of kernels; false: a Python error is set
   std::vector<uint32_t> versions(PyObject* const* inputs) const;  // of inputs, then states
 
   // Null after refuse().
@@ -270,6 +270,7 @@ class CudaReplay final : public Segment {
   std::shared_ptr<Kernels> kernels_;
   std::unique_ptr<Segment> fused_;  // runs these; null: not there yet, or never
   std::vector<uint32_t> bumps_;     // how often a run raises the versions of inputs, then states
+  std::vector<uint32_t> result_versions_;  // by output, where it is a new tensor: how often operators write it
   // By output, of a graph with kernels: what its result is cast to when it is given out.
   std::vector<std::optional<c10::ScalarType>> casts_;
   std::vector<bool> moved_;         // by input: static once, but its address changed
@@ -384,17 +385,21 @@ at::Tensor room_for_cast(const at::Tensor& tensor, c10::ScalarType type) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().dtype(type));
 }
 
-bool CudaReplay::cast_outputs(PyObject** outputs) const {
+bool CudaReplay::finish_outputs(PyObject** outputs) const {
   try {
     c10::impl::ExcludeDispatchKeyGuard below_autograd(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
-    for (size_t i = 0; i < casts_.size(); ++i) {
-      if (!casts_[i]) continue;
-      const at::Tensor& from = unpack_tensor(outputs[i]);
-      at::Tensor cast = room_for_cast(from, *casts_[i]);
-      cast.copy_(from);
-      PyObject* object = wrap_tensor(std::move(cast));
-      if (!object) return false;
-      Py_SETREF(outputs[i], object);
+    for (size_t i = 0; i < output_count(); ++i) {
+      if (casts_[i]) {
+        const at::Tensor& from = unpack_tensor(outputs[i]);
+        at::Tensor cast = room_for_cast(from, *casts_[i]);
+        cast.copy_(from);
+        PyObject* object = wrap_tensor(std::move(cast));
+        if (!object) return false;
+        Py_SETREF(outputs[i], object);
+      }
+      const std::vector<graph::Value>& values = graph_.values;
+      bool is_new = values[values[graph_.outputs[i]].memory].role == Role::Result;
+      if (is_new) set_version(unpack_tensor(outputs[i]), result_versions_[i]);
     }
     return true;
   } catch (...) {
@@ -412,7 +417,7 @@ bool CudaReplay::run_uncaptured(PyObject* const* inputs, PyObject** outputs) {
       PyObject* tensor = i < input_count() ? inputs[i] : states_[i - input_count()];
       if (version_of(unpack_tensor(tensor)) != before[i]) set_version(unpack_tensor(tensor), before[i] + bumps_[i]);
     }
-    if (cast_outputs(outputs)) return true;
+    if (finish_outputs(outputs)) return true;
     for (size_t i = 0; i < output_count(); ++i) Py_CLEAR(outputs[i]);
     return false;
   }
@@ -485,7 +490,7 @@ std::unique_ptr<Capture> CudaReplay::capture(PyObject* const* inputs) {
   if (!capture->graph) return refuse(reason), nullptr;
   if (!describe_results(*capture, inputs, results)) return nullptr;
   if (fused_) {
-    count("cuda_kernels", "captured");
+    count("cuda_kernels", captures_ == 1 ? "captured" : "captured again");
   } else {
     bumps_ = std::move(bumps);
     count("cuda_graphs", captures_ == 1 ? "captured" : "captured again");
@@ -547,6 +552,7 @@ class Describer {
 };
 
 bool CudaReplay::describe_results(Capture& capture, PyObject* const* inputs, const std::vector<py::Ref>& results) {
+  if (!fused_) result_versions_.clear();
   std::vector<at::Tensor> used, states;
   for (size_t i = 0; i < input_count(); ++i) {
     used.push_back(capture.in_place[i] ? unpack_tensor(inputs[i]) : capture.buffers[i]);
@@ -557,6 +563,10 @@ bool CudaReplay::describe_results(Capture& capture, PyObject* const* inputs, con
     const at::Tensor& result = unpack_tensor(results[i].get());
     bool is_cast = fused_ && casts_[i];
     capture.outputs.push_back(is_cast ? describer.describe_cast(result, *casts_[i]) : describer.describe(result));
+    if (fused_)
+      capture.made[capture.outputs[i]].look.version = result_versions_[i];
+    else
+      result_versions_.push_back(capture.made[capture.outputs[i]].look.version);
   }
   for (const Made& made : capture.made) {
     if (made.kind == Made::View && made.look.dtype != capture.made[made.from].look.dtype) {

@@ -1,0 +1,74 @@
+// Many small casts in one kernel, such as those of all biases of a model: each of its blocks works for one of them.
+#include "codegen/kernel.h"
+#include "codegen/scalars.h"
+
+namespace magneto::codegen {
+namespace {
+
+using graph::Value;
+
+constexpr int kThreads = 256;
+constexpr int64_t kLargest = 1 << 14;  // larger ones fill the GPU by themselves
+
+bool is_given(graph::Role role) { return role == graph::Role::Argument || graph::is_state(role); }
+
+// A place in all of the work: where a cast begins, and what it does.
+struct Part {
+  int64_t start, count;
+  std::string text;
+};
+
+// The part that element `e` belongs to, found by halving.
+std::string choice(const std::vector<Part>& parts, size_t from, size_t to, const std::string& indent) {
+  if (to - from == 1) {
+    const Part& part = parts[from];
+    return indent + "const int i = e - " + std::to_string(part.start) + ";\n" + indent + "if (i < " +
+           std::to_string(part.count) + ") " + part.text + "\n";
+  }
+  size_t middle = (from + to) / 2;
+  return indent + "if (e < " + std::to_string(parts[middle].start) + ") {\n" +
+         choice(parts, from, middle, indent + "  ") + indent + "} else {\n" +
+         choice(parts, middle, to, indent + "  ") + indent + "}\n";
+}
+
+}  // namespace
+
+bool is_small_cast(const graph::Graph& graph, const graph::Op& op) {
+  if (op.info->name != "aten::_to_copy" || kind_of(graph, op) != Kind::Pointwise) return false;
+  const Value &from = graph.values[op.tensors[0].value], &to = graph.values[op.results[0].value];
+  return is_given(from.role) && is_contiguous(from) && is_contiguous(to) && product(to.sizes) <= kLargest;
+}
+
+Kernel write_casts(const graph::Graph& graph, const std::vector<uint32_t>& ops) {
+  Kernel kernel;
+  std::vector<Part> parts;
+  std::string outputs;
+  int64_t start = 0;
+  for (uint32_t index : ops) {
+    const graph::Op& op = graph.ops[index];
+    const Value &from = graph.values[op.tensors[0].value], &to = graph.values[op.results[0].value];
+    std::string number = std::to_string(parts.size());
+    auto as = [](const Value& value) {
+      return std::string("As<") + memory_type(value.dtype) + ", " + value_type(value.dtype) + ">::";
+    };
+    std::string got = as(from) + "get(p" + number + "[i])";
+    std::string text = "q" + number + "[i] = " + as(to) + "put(" +
+                       rounded(convert(got, from.dtype, to.dtype), to.dtype) + ");";
+    int64_t count = product(to.sizes);
+    parts.push_back({start, count, std::move(text)});
+    start += (count + kThreads - 1) / kThreads * kThreads;
+    kernel.parameters += std::string("const ") + memory_type(from.dtype) + "* __restrict__ p" + number + ", ";
+    outputs += (outputs.empty() ? "" : ", ") + std::string(memory_type(to.dtype)) + "* __restrict__ q" + number;
+    kernel.inputs.push_back(op.tensors[0].value);
+    kernel.outputs.push_back(op.results[0].value);
+    kernel.layouts.push_back({to.dtype, Sizes(to.sizes), Sizes(to.strides)});
+  }
+  kernel.parameters += outputs;
+  kernel.body = "  const int e = blockIdx.x * THREADS(" + std::to_string(kThreads) + ") + threadIdx.x;\n" +
+                choice(parts, 0, parts.size(), "  ");
+  kernel.threads = kThreads;
+  kernel.blocks = static_cast<uint32_t>(start / kThreads);
+  return kernel;
+}
+
+}  // namespace magneto::codegen
