@@ -1,4 +1,4 @@
-"""The demo: compile a GPT-2-sized model, infer and train, check it bit by bit, time it against eager and torch.compile.
+"""The demo: compile a GPT-2-sized model, infer, generate and train, check it bit by bit, time it beside torch.compile.
 
 Run it with ./run demo. It prints a table and writes a report to build/demo.html.
 """
@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GRAPH_LINES = 40
 RACE_SECONDS = 20
 TRAINING_TURNS = 5
+NEW_TOKENS = 12
 
 
 class Progress:
@@ -124,6 +125,13 @@ def logits(result: Any) -> torch.Tensor:
     return result if isinstance(result, torch.Tensor) else result.logits
 
 
+def continued(call: Callable[[torch.Tensor], Any], ids: torch.Tensor) -> torch.Tensor:
+    """The text and what the model finds most likely behind it, one call a token: each call is longer than the last."""
+    for _ in range(NEW_TOKENS):
+        ids = torch.cat([ids, logits(call(ids))[:, -1:].argmax(-1)], 1)
+    return ids
+
+
 def clock_ms(function: Callable[[], Any]) -> tuple[float, Any]:
     """Wall time of one call in ms, and its result."""
     start = time.perf_counter()
@@ -143,11 +151,12 @@ class Demo:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.progress = Progress(8 if options.inductor else 7)
+        self.progress = Progress(9 if options.inductor else 8)
         self.first: dict[str, float] = {}
         self.calls: dict[str, Callable[[torch.Tensor], Any]] = {}
         self.best: dict[str, float] = {}
         self.step: dict[str, float] = {}
+        self.text: dict[str, float] = {}
         self.equal = False
         self.turns = 0
 
@@ -164,6 +173,7 @@ class Demo:
         if self.options.inductor:
             self.peer("torch.compile, inductor", "inductor")
         self.race()
+        self.generate()
         self.train()
 
     def build(self) -> None:
@@ -217,6 +227,16 @@ class Demo:
             self.turns += 1
         self.progress.finish(f"{self.turns} turns")
 
+    def generate(self) -> None:
+        self.progress.start(f"generate {NEW_TOKENS} tokens")
+        texts = {}
+        for name, call in self.calls.items():
+            self.progress.note(name)
+            self.text[name], texts[name] = clock_ms(functools.partial(continued, call, self.prompt(1)))
+        equal = torch.equal(texts["magneto"], texts["eager"])
+        self.equal &= equal
+        self.progress.finish(f"{milliseconds(self.text['magneto'])}, {'equal' if equal else 'DIFFERENT'}")
+
     def train(self) -> None:
         self.progress.start("train, forward and backward")
         self.step = dict.fromkeys(self.calls, float("inf"))
@@ -248,12 +268,22 @@ def rows_of(demo: Demo) -> list[list[str]]:
     for name in ("eager", *(name for name in demo.calls if name.startswith("torch")), "magneto"):
         ratio = f"{eager / demo.best[name]:.2f}x"
         trained = f"{demo.step['eager'] / demo.step[name]:.2f}x"
-        times = [milliseconds(ms) for ms in (demo.first[name], demo.best[name], demo.step[name])]
-        rows.append([name, *times[:2], ratio, times[2], trained])
+        first, later, text, step = (
+            milliseconds(times[name]) for times in (demo.first, demo.best, demo.text, demo.step)
+        )
+        rows.append([name, first, later, ratio, text, step, trained])
     return rows
 
 
-COLUMNS = ["", "first call", "later call", "against eager", "training step", "against eager"]
+COLUMNS = [
+    "",
+    "first call",
+    "later call",
+    "against eager",
+    f"{NEW_TOKENS} new tokens",
+    "training step",
+    "against eager",
+]
 
 
 def notes_of(demo: Demo) -> list[str]:
@@ -266,6 +296,8 @@ def notes_of(demo: Demo) -> list[str]:
         "eager first call warms the libraries up for everyone.",
         'torch.compile runs with backend="eager": the same kernels as Magneto, so that the figures show the cost of '
         "getting to them.",
+        f"The {NEW_TOKENS} new tokens are calls with a text that grows: what has to be compiled anew for that, with "
+        "sizes that may change, is part of the time.",
         "A training step is a forward and its backward, without an optimiser. Magneto compiles both; gradients were "
         "compared with eager's bit by bit, too.",
     ]
@@ -273,7 +305,7 @@ def notes_of(demo: Demo) -> list[str]:
         compiler = shutil.which(os.environ.get("CXX", "g++"))
         notes.append(
             "There is a C++ compiler here: ./run demo --inductor adds torch.compile's code generator, which compiles "
-            "for a minute or more and then runs fused kernels; Magneto's own code generator is not written yet."
+            "for a minute or more and then runs fused kernels; on a processor Magneto calls torch's kernels one by one."
             if compiler
             else "torch.compile's code generator was left out: it needs a C++ compiler, and there is none here."
         )
@@ -329,6 +361,7 @@ def report_of(demo: Demo, rows: list[list[str]]) -> Report:
         notes=notes_of(demo),
         explanation=str(demo.explanation),
         graph="\n".join(steps[:GRAPH_LINES]),
+        picture=magneto.Graph.parse(demo.explanation.graphs[0]).to_svg() if demo.explanation.graphs else "",
         graph_caption=f"The first {min(GRAPH_LINES, len(steps))} of {len(steps)} lines, without the "
         f"{len(graph) - len(steps)} that name weights, buffers and constants",
         facts=facts(),
@@ -344,6 +377,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="default 1, which other programs disturb the least")
     parser.add_argument("--repeats", type=int, default=15, help="turns for each contender; default 15")
     parser.add_argument("--inductor", action="store_true", help="also time torch.compile's code generator")
+    parser.add_argument("--report", type=Path, default=ROOT / "build" / "demo.html", help="where the report goes")
     options = parser.parse_args(arguments)
     options.size = (options.layers, options.hidden, heads)
     least = min(options.layers, options.hidden, options.tokens, options.repeats, options.threads)
@@ -369,7 +403,7 @@ def main(arguments: list[str]) -> int:
     print()
     for note in notes_of(demo):
         print(note)
-    path = report_of(demo, rows).write(ROOT / "build" / "demo.html")
+    path = report_of(demo, rows).write(options.report)
     print(f"\nThe report: {path}")
     return 0 if demo.equal else 1
 

@@ -20,6 +20,7 @@ figure { margin: .8rem 0; padding: 1rem 1.1rem; } figcaption { color: var(--soft
 .bars > div { display: flex; align-items: center; gap: .6rem; white-space: nowrap; }
 .bar { height: 1.4rem; min-width: 2px; border-radius: .25rem; background: var(--other); }
 .bar.ours { background: var(--accent); }
+.picture { overflow: auto; max-height: 36rem; padding: 1rem; background: #fff; }
 pre { padding: 1rem 1.1rem; overflow-x: auto; } .wrap { white-space: pre-wrap; }
 .facts { padding: .4rem 1.1rem; } .facts td { white-space: normal; }
 .facts tr:last-child td { border: 0; } .facts td:first-child { color: var(--soft); width: 11rem; }
@@ -36,7 +37,8 @@ $charts
 <h2>What Magneto says about it</h2>
 <pre class="card wrap">$explanation</pre>
 <h2>The graph</h2>
-<details open><summary class="soft">$graph_caption</summary><pre class="card">$graph</pre></details>
+$picture
+<details><summary class="soft">$graph_caption</summary><pre class="card">$graph</pre></details>
 <h2>The machine</h2>
 <div class="card facts"><table><tbody>$facts</tbody></table></div>
 """)
@@ -66,6 +68,7 @@ class Report:
     explanation: str
     graph: str
     graph_caption: str
+    picture: str  # of the graph, as SVG; may be empty
     facts: dict[str, str]
 
     def write(self, path: Path) -> Path:
@@ -84,6 +87,7 @@ class Report:
             explanation=html.escape(self.explanation),
             graph=html.escape(self.graph),
             graph_caption=html.escape(self.graph_caption),
+            picture=f'<div class="card picture">{self.picture}</div>' if self.picture else "",
             facts="".join(
                 f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>"
                 for name, value in self.facts.items()
