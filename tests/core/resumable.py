@@ -626,7 +626,7 @@ def raises_through_handlers(n):
 def class_bodies(n):
     class Base:
         doubled = n * 2
-        values = [doubled for _ in range(2)]
+        values = [k * n for k in range(doubled)]
 
         def __init_subclass__(cls, **kwargs):
             cls.extra = sorted(kwargs)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
+import ctypes
 import dis
 import gc
+import os
 import re
 import sys
 import types
@@ -20,9 +23,15 @@ import pytest
 from core import callers, resumable, worlds
 
 FILE = resumable.__file__
+FULL = bool(os.environ.get("MAGNETO_TEST_FULL"))  # conftest.py says so, for --full
+RESUMES = 100_000 if FULL else 10_000  # in each of a dozen ways
 
-# Runs that are stopped in the middle leave coroutines behind.
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+pytestmark = [
+    # Runs that are stopped in the middle leave coroutines behind.
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    # A profiler of CPython 3.12 says so of itself in class bodies.
+    pytest.mark.filterwarnings("ignore:assigning None to unbound local:RuntimeWarning"),
+]
 
 
 class Stop(BaseException):
@@ -62,15 +71,24 @@ def codes_of(module: types.ModuleType) -> list[types.CodeType]:
 
 
 @contextlib.contextmanager
-def each_instruction(callback: Callable[[types.FrameType], None]) -> Iterator[Callable[[], None]]:
-    """Calls back before every instruction of resumable.py; what it gives switches that off."""
+def each_instruction(callback: Callable[[types.FrameType], None], story: Story) -> Iterator[Callable[[], None]]:
+    """Calls back before every instruction of resumable.py, and tells the story of exceptions that leave a frame.
+
+    What it gives switches the former off.
+    """
     if sys.version_info < (3, 12):
 
         def trace(frame: types.FrameType, event: str, argument: Any) -> Any:
             if frame.f_code.co_filename != FILE:
                 return None
             frame.f_trace_opcodes = True
-            if event == "opcode":
+            if event == "exception":
+                story.leaving = frame, raised(*argument[1:])
+            elif event == "opcode":
+                story.leaving = None  # it did not leave
+                if dis.opname[frame.f_code.co_code[frame.f_lasti]] == "RERAISE":  # without an event
+                    error = _frames.take(frame, 1)[0][4][-1]
+                    story.leaving = frame, raised(error, error.__traceback__)
                 callback(frame)
             return trace
 
@@ -82,17 +100,24 @@ def each_instruction(callback: Callable[[types.FrameType], None]) -> Iterator[Ca
         return
 
     monitoring = sys.monitoring
-    event = monitoring.events.INSTRUCTION
+    event, unwind = monitoring.events.INSTRUCTION, monitoring.events.PY_UNWIND
 
     def switch(events: int) -> None:
         for code in CODES:
             monitoring.set_local_events(TOOL, code, events)
 
+    def unwinds(code: types.CodeType, offset: int, error: BaseException) -> None:
+        if code.co_filename == FILE and story.last >= 0:  # the profiler has just been told that it returned
+            story.left[story.last] = raised(error, error.__traceback__)
+
     monitoring.register_callback(TOOL, event, lambda code, offset: callback(sys._getframe(1)))
+    monitoring.register_callback(TOOL, unwind, unwinds)
+    monitoring.set_events(TOOL, unwind)
     switch(event)
     try:
         yield lambda: switch(0)
     finally:
+        monitoring.set_events(TOOL, 0)
         switch(0)
 
 
@@ -101,14 +126,28 @@ if sys.version_info >= (3, 12):
     TOOL = 4
     sys.monitoring.use_tool_id(TOOL, "test_resume")
 
+Chain = list[tuple[str, int]]
+
+
+def chain_of(frame: types.FrameType | None) -> Chain:
+    """Names and lines of the frame and its callers, as far as the programs go."""
+    found: Chain = []
+    while frame and frame.f_code.co_filename != __file__:
+        found.append((frame.f_code.co_name, frame.f_lineno))
+        frame = frame.f_back
+    return found
+
 
 @dataclass
-class Activations:
-    """Numbers every entry into a frame of resumable.py and notes how it was left."""
+class Story:
+    """What a profiler is told of a run: every call and return with the callers, and how each frame was left."""
 
-    count: int = 0
+    events: list[tuple[str, str, Chain]] = field(default_factory=list)
+    count: int = 0  # entries into frames of resumable.py, which are numbered
     running: list[tuple[types.FrameType, int]] = field(default_factory=list)
     left: dict[int, Any] = field(default_factory=dict)
+    last: int = -1  # whoever left
+    leaving: tuple[types.FrameType, Any] | None = None  # with an exception
 
     def of(self, frame: types.FrameType) -> int:
         """-1 where the profiler was not told: in a generator that something is thrown into."""
@@ -117,11 +156,22 @@ class Activations:
     def __call__(self, frame: types.FrameType, event: str, argument: Any) -> None:
         if frame.f_code.co_filename != FILE:
             return
+        self.events.append((event, getattr(argument, "__name__", "") if event[:2] == "c_" else "", chain_of(frame)))
         if event == "call":
             self.running.append((frame, self.count))
             self.count += 1
-        elif event == "return" and self.running and self.running[-1][0] is frame:
-            self.left[self.running.pop()[1]] = described(frame.f_code, argument, frame.f_locals)
+        elif event == "return":
+            raising = self.leaving and self.leaving[0] is frame and self.leaving[1]
+            self.last, self.leaving = -1, None
+            if self.running and self.running[-1][0] is frame:
+                self.last = self.running.pop()[1]
+                self.left[self.last] = raising or described(frame.f_code, argument, frame.f_locals)
+
+    def from_here_on(self, start: int, outside: int) -> list[tuple[str, str, Chain]]:
+        """The events until the frame leaves that has so many callers."""
+        events = self.events[start:]
+        ends = (i for i, event in enumerate(events) if event[0] == "return" and len(event[2]) == outside + 1)
+        return events[: next(ends, len(events)) + 1]
 
 
 def described(code: types.CodeType, value: Any, names: Any) -> Any:
@@ -134,16 +184,20 @@ def shown(value: Any) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
+def raised(error: BaseException, traceback: Any) -> tuple[Any, ...]:
+    lines = []
+    while traceback:
+        if traceback.tb_frame.f_code.co_filename == FILE:
+            lines.append((traceback.tb_frame.f_code.co_name, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return "raised", type(error).__name__, shown(error), lines, shown(error.__cause__), shown(error.__context__)
+
+
 def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:
     try:
         return "value", shown(call())
     except Exception as error:
-        lines = [
-            (line.tb_frame.f_code.co_name, line.tb_lineno)
-            for line in resumable.traceback_of(error)
-            if line.tb_frame.f_code.co_filename == FILE
-        ]
-        return "raised", type(error).__name__, str(error), lines, shown(error.__cause__), shown(error.__context__)
+        return raised(error, error.__traceback__)
 
 
 @dataclass
@@ -156,28 +210,39 @@ class Found:
     got: Any = None
     activation: int = -1
     where: str = ""
+    outside: Chain = field(default_factory=list)  # the callers that were not resumed
+    seen: list[tuple[str, str, Chain]] = field(default_factory=list)  # by a profiler, with these callers
+    starts: list[tuple[int, Chain]] = field(default_factory=list)  # events before each instruction, and callers there
+
+
+Action = Callable[[types.FrameType, Found, Story], None]
 
 
 def step(function: Callable[..., Any], args: tuple[Any, ...], at: int, act: Action | None) -> Found:
-    """Runs the program and, before its instruction number `at`, calls act(frame, found) with all tracing off."""
-    found, activations = Found(), Activations()
+    """Runs the program and, before its instruction number `at`, calls act(frame, found, story) with all tracing off.
+
+    With nothing to do there, it notes what a profiler sees of the run.
+    """
+    found, story = Found(), Story()
 
     def callback(frame: types.FrameType) -> None:
         found.events += 1
+        if act is None:
+            found.starts.append((len(story.events), chain_of(frame)))
         if found.events - 1 != at or act is None:
             return
         sys.setprofile(None)
         off()
         found.where = f"{frame.f_code.co_name}:{frame.f_lineno}:{dis.opname[frame.f_code.co_code[frame.f_lasti]]}"
         try:
-            act(frame, found, activations)
+            act(frame, found, story)
         except Exception as error:
             found.got = error  # the program might catch it
         if not found.where.endswith("PUSH_EXC_INFO"):  # never raises, so its handlers do not expect it to
             raise Stop
 
-    with each_instruction(callback) as off:
-        sys.setprofile(activations)
+    with each_instruction(callback, story) as off:
+        sys.setprofile(story)
         try:
             function(*copy.deepcopy(args))
         except (Stop, Exception, BaseExceptionGroup):
@@ -185,13 +250,11 @@ def step(function: Callable[..., Any], args: tuple[Any, ...], at: int, act: Acti
         finally:
             sys.setprofile(None)
     _frames.set_handled(None)  # raising between two instructions may have left it wrong
+    story.running.clear()  # CPython 3.11 does not collect a cycle through a generator that is traced
     gc.collect()
-    if at < 0:
-        found.got = activations
+    if act is None:
+        found.got = story
     return found
-
-
-Action = Callable[[types.FrameType, Found, Activations], None]
 
 
 def renewed(chain: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -211,51 +274,119 @@ def frames_of_the_program(frame: types.FrameType) -> list[types.FrameType]:
     return frames
 
 
-def resume_here(raised: BaseException | None = None) -> Action:
-    def act(frame: types.FrameType, found: Found, activations: Activations) -> None:
+@contextlib.contextmanager
+def seen_by_tools() -> Iterator[None]:
+    """Inside a callback of a debugger or monitor, where CPython follows nothing: here it does."""
+    python = ctypes.pythonapi
+    python.PyThreadState_Get.restype = ctypes.c_void_p
+    state = ctypes.c_void_p(python.PyThreadState_Get())
+    python.PyThreadState_LeaveTracing(state)
+    try:
+        yield
+    finally:
+        python.PyThreadState_EnterTracing(state)
+
+
+@contextlib.contextmanager
+def first_instruction(code: types.CodeType, seen: list[tuple[str, str, Chain]]) -> Iterator[None]:
+    """Notes the callers before the next instruction of the code, where CPython can tell."""
+    if sys.version_info < (3, 12):
+        yield
+        return
+    monitoring = sys.monitoring
+    event = monitoring.events.INSTRUCTION
+
+    def callback(code: types.CodeType, offset: int) -> None:
+        seen.append(("instruction", "", chain_of(sys._getframe(1))))
+        monitoring.set_local_events(TOOL, code, 0)
+
+    before = monitoring.register_callback(TOOL, event, callback)
+    monitoring.set_local_events(TOOL, code, event)
+    try:
+        yield
+    finally:
+        monitoring.set_local_events(TOOL, code, 0)
+        monitoring.register_callback(TOOL, event, before)
+
+
+def resume_here(error: BaseException | None = None) -> Action:
+    def act(frame: types.FrameType, found: Found, story: Story) -> None:
         frames = frames_of_the_program(frame)
         found.depth = min(_frames.chain_length(frame), len(frames))
         found.whole = found.depth == len(frames)
-        found.activation = activations.of(frames[found.depth - 1])
+        found.activation = story.of(frames[found.depth - 1])
+        found.outside = chain_of(frames[found.depth]) if not found.whole else []
         chain = renewed(_frames.take(frame, found.depth))
-        names = chain[0][5]
-        if found.whole:
-            found.got = outcome(lambda: _frames.resume(chain, raised))
-            return
-        callers.continues_at = frames[found.depth]
-        try:
-            value = _frames.resume(chain, raised)
-        except StopIteration as stop:
-            value = stop.value
-        except BaseException:  # GeneratorExit too
-            value = None  # the profiler says so when an exception leaves
-        finally:
-            callers.continues_at = None
-        found.got = described(chain[0][1], value, names)
+        code, names, is_generator = chain[0][1], chain[0][5], chain[0][7] is not None
+        callers.continues_at = None if found.whole else frames[found.depth]
+        profile = Story(found.seen)
+
+        def resume() -> Any:
+            try:
+                sys.setprofile(profile)
+                return _frames.resume(chain, error)
+            finally:
+                sys.setprofile(None)
+
+        first = first_instruction(frame.f_code, found.seen) if not error else contextlib.nullcontext()
+        with seen_by_tools(), first:
+            try:
+                if found.whole:
+                    found.got = outcome(resume)
+                else:
+                    found.got = described(code, resume(), names)
+            except BaseException as left:  # GeneratorExit too
+                if is_generator and isinstance(left, StopIteration):
+                    found.got = described(code, left.value, names)
+                else:
+                    found.got = raised(left, left.__traceback__)
+            finally:
+                callers.continues_at = None
+                if error:
+                    error.__traceback__ = None  # a cycle as well
+        found.seen = [(event, name, callers + found.outside) for event, name, callers in found.seen]
 
     return act
 
 
+def compare(found: Found, truth: tuple[Any, ...], story: Story, start: tuple[int, Chain], raises: bool) -> str:
+    """Whether a frame that was resumed went on as in the run that was not stopped; `start` is the instruction's."""
+    expected = story.from_here_on(start[0], len(found.outside))
+    if not raises and sys.version_info >= (3, 12):
+        expected = [("instruction", "", start[1]), *expected]
+    seen = iter([*found.seen, None])
+    next_seen = next(seen)
+    for event in expected:
+        if event == next_seen:
+            next_seen = next(seen)
+        else:  # of resumed frames that an exception ends at once, because they have no handler, no profiler is told
+            assert event[0] == "return" and len(event[2]) <= len(start[1]), (event, next_seen)
+    assert next_seen is None
+    if found.whole:
+        assert found.got == truth
+        return "whole"
+    if found.activation < 0 or (raises and sys.version_info < (3, 12)):  # which ends its tracing with the exception
+        assert not isinstance(found.got, Exception)
+        return "unknown"
+    assert found.got == story.left[found.activation]
+    return "in part"
+
+
 @pytest.mark.parametrize("name", resumable.PROGRAMS)
-def test_every_instruction_can_be_resumed_with_the_same_result(name: str):
+def test_every_instruction_can_be_resumed_with_the_same_result_and_callers(name: str):
     function, args = resumable.PROGRAMS[name]
     truth = outcome(lambda: function(*copy.deepcopy(args)))
     assert truth == outcome(lambda: function(*copy.deepcopy(args))), "the program is not deterministic"
     all_of_it = step(function, args, -1, None)
     assert all_of_it.events > 5
-    stride = 1 if all_of_it.events < 1000 else 3
-    whole = unknown = 0
-    for at in range(0, all_of_it.events, stride):
+    ways = collections.Counter()
+    for at in range(all_of_it.events):
         found = step(function, args, at, resume_here())
-        if found.whole:
-            assert found.got == truth, f"instruction {at}, {found.where}"
-            whole += 1
-        elif found.activation >= 0:
-            assert found.got == all_of_it.got.left[found.activation], f"instruction {at}, {found.where}"
-        else:
-            assert not isinstance(found.got, Exception), f"instruction {at}, {found.where}"
-            unknown += 1
-    assert whole > 5 and unknown < all_of_it.events // 5
+        try:
+            ways[compare(found, truth, all_of_it.got, all_of_it.starts[at], raises=False)] += 1
+        except AssertionError as error:
+            raise AssertionError(f"instruction {at}, {found.where}") from error
+    assert ways["whole"] > 5 and ways["unknown"] < all_of_it.events // 5
 
 
 # -- exceptions -------------------------------------------------------------------------------------------------------
@@ -265,35 +396,46 @@ class Injected(Exception):
     pass
 
 
-def raise_natively(function: Callable[..., Any], args: tuple[Any, ...], at: int) -> tuple[Any, ...]:
+def raise_natively(
+    function: Callable[..., Any], args: tuple[Any, ...], at: int
+) -> tuple[Any, Story, tuple[int, Chain]]:
     """What becomes of the program if its instruction number `at` raises."""
-    events = 0
+    events, story = 0, Story()
+    start: tuple[int, Chain] = (0, [])
+    held: list[Any] = []  # generators are not closed when a frame is: where one is resumed, the stopped run has them
 
     def callback(frame: types.FrameType) -> None:
-        nonlocal events
+        nonlocal events, start
         events += 1
         if events - 1 == at:
+            start = len(story.events), chain_of(frame)
+            held.extend(_frames.take(frame, min(_frames.chain_length(frame), len(frames_of_the_program(frame)))))
             off()
             raise Injected("here")
 
-    with each_instruction(callback) as off:
+    with each_instruction(callback, story) as off:
+        sys.setprofile(story)
         result = outcome(lambda: function(*copy.deepcopy(args)))
+        sys.setprofile(None)
     _frames.set_handled(None)
     gc.collect()
-    return result
+    return result, story, start
 
 
 @pytest.mark.parametrize("name", resumable.PROGRAMS)
-def test_every_instruction_can_raise_with_the_same_outcome(name: str):
+def test_every_instruction_can_raise_with_the_same_outcome_and_callers(name: str):
     function, args = resumable.PROGRAMS[name]
     events = step(function, args, -1, None).events
-    whole = 0
-    for at in range(0, events, 1 if events < 150 else events // 100):
+    ways = collections.Counter()
+    for at in range(0, events, 1 if events < 150 or FULL else events // 100):
         found = step(function, args, at, resume_here(Injected("here")))
-        if found.whole and not found.where.endswith(("PUSH_EXC_INFO", "POP_EXCEPT")):  # which cannot raise
-            assert found.got == raise_natively(function, args, at), f"instruction {at}, {found.where}"
-            whole += 1
-    assert whole > 5
+        if found.where.endswith(("PUSH_EXC_INFO", "POP_EXCEPT")):  # which cannot raise
+            continue
+        try:
+            ways[compare(found, *raise_natively(function, args, at), raises=True)] += 1
+        except AssertionError as error:
+            raise AssertionError(f"instruction {at}, {found.where}") from error
+    assert ways["whole"] > 5
 
 
 # -- snapshots made by hand -------------------------------------------------------------------------------------------
@@ -587,8 +729,29 @@ def test_resuming_leaves_memory_where_it_was(name: str):
     run()
     gc.collect()
     before = sys.getrefcount(inner), sys.getrefcount(inner.__code__)
-    assert worlds.blocks_after(run, 10_000) < 100
+    blocks, kilobytes = worlds.growth_after(run, RESUMES)
+    assert blocks < 100
+    assert kilobytes < 1000
     assert (sys.getrefcount(inner), sys.getrefcount(inner.__code__)) == before
+
+
+def test_resuming_the_programs_anywhere_leaves_memory_where_it_was():
+    """What CPython counts as blocks, and what it does not: large objects and what C code asks the system for."""
+    resumed = 0
+
+    def everywhere() -> None:
+        nonlocal resumed
+        for function, args in resumable.PROGRAMS.values():
+            events = step(function, args, -1, None).events
+            for at in range(0, events, 1 if FULL else 1 + events // 40):
+                for error in (None, Injected("here")):
+                    step(function, args, at, resume_here(error))
+                    resumed += 1
+
+    blocks, kilobytes = worlds.growth_after(everywhere, 1, warm_up=2)
+    assert resumed > 5_000
+    assert blocks < 100
+    assert kilobytes < 1000
 
 
 @pytest.mark.parametrize("function", [f for f, _ in resumable.PROGRAMS.values()], ids=list(resumable.PROGRAMS))
