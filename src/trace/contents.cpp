@@ -14,6 +14,15 @@ constexpr Py_ssize_t kHolders = 2;     // of a part: a dict that has attributes,
 constexpr size_t kMostParts = 1000;    // of objects that are looked into
 constexpr size_t kFormsBehindCut = 3;  // of which the next call might need yet another one
 
+// A class may die with the objects that were looked into, and the guards of the stretch are checked before these: first
+// of all that it lives. `again_` holds the same weak reference.
+void watch_over(PyObject* type, guard::Reads& guards) {
+  if (!(((PyTypeObject*)type)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+  py::Ref reference = py::Ref::steal(PyWeakref_NewRef(type, nullptr));
+  if (!reference) return PyErr_Clear();  // then the class is held
+  guards.read_referent(reference.get());
+}
+
 }  // namespace
 
 bool Watch::is_left_to_us(PyObject* object, bool is_part) const {
@@ -72,6 +81,7 @@ void Watch::look_into(NodeId id) {
   if (again_->node_count() > kMostParts) return give_up("the call uses " + what + ", with too many parts");
   known_.contents = again_;
   known_.roots.push_back(node.number);
+  for (PyObject* type : again_->classes()) watch_over(type, guards);
   for (size_t i = from; i < again_->node_count() && alive(); ++i) look_at_part(i, known_.roots.back());
   for (const guard::Arguments::Number& number : again_->open_numbers(from))
     open_numbers_.emplace_back(number, provenance.add_argument(number.node, again_->seen(number.node)));

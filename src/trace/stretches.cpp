@@ -78,8 +78,10 @@ bool Watch::close_stretch(std::unique_ptr<program::Cut> cut) {
     known.push_back(object);
     known.push_back((PyObject*)Py_TYPE(object));
   }
-  std::vector<PyObject*> classes = is_first_look ? contents().classes() : std::vector<PyObject*>();
-  known.insert(known.end(), classes.begin(), classes.end());
+  if (!stretch_) {  // behind a cut, guards are checked before what was looked into, which cannot vouch for its classes
+    std::vector<PyObject*> classes = contents().classes();
+    known.insert(known.end(), classes.begin(), classes.end());
+  }
   std::vector<guard::Read> reads = guards.finish(known, changed_);
   entry_->tensors = guards.take_tensors();
   if (std::string why = first_change(reads); !why.empty())

@@ -164,6 +164,40 @@ change(
 change(
     "class_attribute_overridden", "class B: x = 1\nclass C(B): pass\no = C()\ndef f(): return o.x", "C.x = 2", "del C.x"
 )
+LIST_OF_A_CLASS = "class B: items = [1, [2]]\nclass C(B): pass\no, p = C(), C()\n"
+for way in ("B.items", "C.items", "o.items", "p.items", "B.__dict__['items']", "super(C, o).items"):
+    for read in ("len(o.items)", "C.items[0]", "[str(x) for x in super(C, p).items]"):
+        change(
+            f"list_of_a_class_through_{way}_read_by_{read}",
+            LIST_OF_A_CLASS + f"def f(): return {read}",
+            f"{way}.insert(0, 5)",
+            f"{way}.pop(0)",
+        )
+change(
+    "list_in_a_list_of_a_class",
+    LIST_OF_A_CLASS + "def f(): return o.items[1][0] + 1",
+    "C.items[1][0] = 5",
+    "p.items[1][0] = 2",
+)
+change(
+    "list_of_a_class_hidden_by_an_instance",
+    LIST_OF_A_CLASS + "def f(): return len(o.items)",
+    "o.items = []",
+    "del o.items",
+    unrelated="p.items = []",
+)
+change(
+    "list_of_a_class_hidden_by_a_subclass",
+    LIST_OF_A_CLASS + "def f(): return len(o.items)",
+    "C.items = B.items + [3]",
+    "del C.items",
+)
+change(
+    "list_of_a_class_that_a_method_reads",
+    "class C:\n  seen = [1]\n  def count(self): return len(self.seen)\no = C()\ndef f(): return o.count()",
+    "C().seen.append(2)",
+    "C.seen.pop()",
+)
 change("class_name", "class C: pass\ndef f(): return C.__name__", "C.__name__ = 'D'", "C.__name__ = 'C'")
 change(
     "method_of_class",

@@ -14,6 +14,7 @@ log = []
 class E(Exception): pass
 class C:
   k = 3
+  shared = [3, 1]
   def up(self, by): self.n += by; return self.n
   @property
   def double(self): return self.n * 2
@@ -117,7 +118,7 @@ def drain():
   while not box.empty(): out.append(box.get())
   return out
 """
-STATE = "(drain(), vars(o), vars(p), vars(w), L, D, G, Z, Q, K, log, step.__closure__[0].cell_contents, C.k)"
+STATE = "(drain(), vars(o), vars(p), vars(w), L, D, G, Z, Q, K, log, step.__closure__[0].cell_contents, C.k, C.shared)"
 
 # Makes the state what it was, so that guards hold again.
 RESTORE = """
@@ -130,6 +131,7 @@ I[:], L[:], Q[:], G = [4, 5], [1, 2], [3, 1, 2], 5
 D.clear(), K.clear(), log.clear(), Z.clear()
 D.update(a=1, b=2), K.update(x=1), Z.update((1, 2, 3))
 C.k = 3
+C.shared[:] = [3, 1]
 step(-step(0))
 """
 
@@ -139,7 +141,7 @@ START = "t, s, d, e, q = [a, b], 'xy', {'k': c}, {1, 2}, (Q if q is None else q)
 # number, <few> with simple items, <body> and <loop> with statements, <v> and <w> with new names.
 LEAVES = """
 a | b | c | a | b | c | o.n | o.m | p.n | o.k | G | D['a'] | D['b'] | L[0] | len(L) | o.double | w.name | o.other.n
-T[1][0] | len(s) | len(t) | t[-1] | d['k'] | o.items[0] | -3 | -1 | 0 | 1 | 2 | 5 | 9
+T[1][0] | len(s) | len(t) | t[-1] | d['k'] | o.items[0] | C.shared[0] | w.shared[-1] | -3 | -1 | 0 | 1 | 2 | 5 | 9
 """
 NUMBERS = """
 (<number> + <number>) | (<number> - <number>) | (<number> * <number> % 97) | -<number> | (<number> // 3)
@@ -185,6 +187,7 @@ d['m'] = <number> | d.update({'n': <number>}) | d.update(n=<number>) | c = d.pop
 d = dict(sorted(d.items())) | D.pop('z', <number>) | D.update({'a': D.pop('a', 1)}) | L[:] = <items>; del L[4:]
 L += [<number>]; del L[5:] | del d['k'] | o.items.append(<number>); del o.items[3:] | o.items[0] += <number>
 o.items = o.items + [<number>]; del o.items[3:] | q.append(<number>); del q[6:] | q[0] = <number> | c = len(q) | K['x'] = <number>
+o.shared.append(<number>); del C.shared[4:] | w.shared[0] = <number>
 p.last = (<number>, [b]) | d[<number>] = t | del L[0] | del D['b'] | del o.m | del p.z | del a | del t[:1] | s = <text>
 s += <text>; s = s[:9] | b = len(<text>) | log.append(<text>) | box.put(<number>) | box.put([<number>, 'x'])
 c = int(numbers.random() * 10) | t = [a]; c = tail(t) + len(t)
@@ -248,7 +251,7 @@ g.__defaults__ = (<value>, 3, 4) | h.__code__ = g.__code__ | defaults.__kwdefaul
 M.__exit__ = lambda *a: True | V.__bool__ = lambda self: False | C.twice = staticmethod(lambda x: x) | o.__class__ = Sub
 T = (<value>, (4, 5), 'x') | D.clear(); D.update(b=1, a=2) | S.__eq__ = lambda x, y: True | step(3) | rec = lambda n: n
 C.m = property(lambda self: 6) | half = functools.partial(va, 1, 2) | w.name = 4
-P.norm = lambda self: 0 | box = queue.SimpleQueue()
+P.norm = lambda self: 0 | box = queue.SimpleQueue() | C.shared[:] = [<value>] | o.shared.append(<value>) | Sub.shared.reverse()
 """
 VALUES = "0 | 1 | 7 | -2 | 2.5 | True"
 

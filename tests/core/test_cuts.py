@@ -492,3 +492,27 @@ def test_forms_are_limited_and_the_reason_is_said():
     assert variant["program"].count("return") == 3
     assert any("too many forms" in reason for reason in world.compiled.failures())
     assert _core.counters()["stats"]["exits"] > 0
+
+
+def test_a_class_that_unknown_code_makes_for_each_call_may_die_between_calls():
+    """Its address then says nothing, and nobody keeps it alive."""
+    out = worlds.run_alone("""
+        import gc
+        def make(n):
+            class Made:
+                name = n
+                def up(self): return self.name + 1
+            return Made()
+        def work(n):
+            made = make(n)
+            return made.name, made.up()
+        _core.set_setting("capture_attempts", 6)
+        _core.set_rule(make, "disallow")
+        compiled = watched(work)
+        for i in range(30):
+            assert compiled(i % 3) == (i % 3, i % 3 + 1)
+            gc.collect()
+            junk = [bytearray(b"\\xff" * size) for size in range(16, 2000, 8) for _ in range(3)]
+        print(sum(isinstance(x, type) and x.__name__ == "Made" for x in gc.get_objects()), bool(compiled.variants()))
+        """)
+    assert out == "0 True"

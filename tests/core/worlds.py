@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,15 @@ needs_capture = pytest.mark.skipif(bool(_core.supported()), reason=_core.support
 
 def captures() -> int:
     return _core.counters()["stats"].get("captures", 0)
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """What was counted meanwhile: captures, hits of programs, exits from them. Filled in at the end."""
+    before, found = Counter(_core.counters()["stats"]), Counter[str]()
+    yield found
+    found.update(_core.counters()["stats"])
+    found.subtract(before)
 
 
 @contextlib.contextmanager

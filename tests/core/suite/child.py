@@ -24,9 +24,10 @@ class Outcomes(unittest.TestResult):
         super().__init__()
         self.file = file
         self.core = core
-        self.watched = 0  # events, by our interpreter
+        self.events = self.watched = 0  # all of them, and those that our interpreter has run
 
     def note(self, name, event, error=None):
+        self.events += 1
         self.watched += self.core is not None and self.core.is_compiling()
         if error:
             event += " " + error[0].__name__
@@ -92,9 +93,12 @@ def main(module: str, mode: str, path: str, patterns: list[str]) -> None:
         loader.testNamePatterns = [f"*{pattern}*" for pattern in patterns]
     with open(path, "w", encoding="utf-8") as file:
         outcomes = Outcomes(file, core)
-        loader.loadTestsFromName(f"test.{module}").run(outcomes)
+        suite = loader.loadTestsFromName(f"test.{module}")
+        if loader.errors:  # a module or test that is not there would fail alike in every mode
+            sys.exit("\n".join(loader.errors))
+        suite.run(outcomes)
         hits = core.counters()["stats"]["hits"] if core else 0
-        outcomes.note("", f"finished {outcomes.watched if mode == 'watch' else hits}")
+        outcomes.note("", f"finished {outcomes.events} {outcomes.watched} {hits}")
 
 
 if __name__ == "__main__":
