@@ -229,6 +229,20 @@ def test_identity_is_that_of_the_object():
     assert verdicts(root, x=kept) and not verdicts(root, x=[1])
 
 
+def test_identity_of_what_has_no_weak_references_is_its_address_and_keeps_nothing_alive():
+    """As documented: holding it would keep an object of the user's alive, and what owns it has guards of its own."""
+    guarded = [1]
+    root = Root()
+    before = sys.getrefcount(guarded)
+    root.local_manager("x").add_identity_guard(guarded)
+    assert verdicts(root, x=guarded) and sys.getrefcount(guarded) == before
+    assert not any(root.check({"x": [1]}) for _ in range(100))
+    address = id(guarded)
+    del guarded
+    later = [[i] for i in range(2000)]
+    assert [root.check({"x": each}) for each in later] == [id(each) == address for each in later]
+
+
 @pytest.mark.parametrize("value", [10**30, "text of no name", 0.5, -0.0, math.nan, None, 2j, b"x", ..., True])
 def test_identity_of_atoms_is_equality(value):
     root = Root()
