@@ -1,14 +1,17 @@
 """Hostile code: whatever objects, threads, signals and debuggers do, calls are as in plain Python and nothing crashes."""
 
+import bdb
 import ctypes
 import gc
 import os
 import random
+import re
 import resource
 import signal
 import sys
 import threading
 import time
+import trace
 
 import _core
 import pytest
@@ -44,13 +47,18 @@ def test_a_hostile_object_sees_what_it_would_have_seen(name):
 
 # -- interrupts at any moment -----------------------------------------------------------------------------------------
 
-INTERRUPTED = """
+STEP = """
+import queue
 class C: pass
 o = C()
 o.n, o.log, o.items = 0, [], {}
+box = queue.SimpleQueue()
 def step(i):
   o.n += 1
   return i * 2
+"""
+INTERRUPTED = {
+    "calls": """
 def f():
   start = o.n
   out = []
@@ -62,22 +70,64 @@ def f():
     return out
   finally:
     del o.log[:-1]
-"""
+""",
+    "generators": """
+def items(n):
+  try:
+    for i in range(n):
+      yield step(i)
+      o.items['k'] = i
+  finally:
+    o.log.append(o.n)
+def all_items(n):
+  yield from items(n)
+def f():
+  return [x for x in all_items(6)]
+""",
+    "cuts": """
+def inner(i):
+  box.put(step(i))
+  o.items['k'] = i
+  return box.get()
+def f():
+  try:
+    return [inner(0), inner(1), inner(2), inner(3), inner(4), inner(5)]
+  finally:
+    o.log.append(o.n)
+""",
+    "with": """
+class Logged:
+  def __enter__(self):
+    o.items['open'] = True
+    return step
+  def __exit__(self, kind, error, traceback):
+    o.items.pop('open', None)
+def f():
+  out = []
+  for i in range(6):
+    with Logged() as work, Logged():
+      out.append(work(i))
+      o.items['open'] = i
+    o.items['k'] = i
+  o.log.append(o.n)
+  return out
+""",
+}
 
 
-class Interrupt(Exception):
+class Interrupt(KeyboardInterrupt):
     pass
 
 
-def calls_under_fire(hits, fire):
+def calls_under_fire(name, hits, fire):
     """Calls of a function, and captures of it, each time until the one exception arrives that `fire` lets loose.
 
-    For two seconds, or longer if the machine is too busy for as many exceptions to arrive in a call.
+    For a second, or longer if the machine is too busy for as many exceptions to arrive in a call.
     """
-    world = worlds.World(INTERRUPTED, compiled=True)
+    world = worlds.World(STEP + INTERRUPTED[name], compiled=True)
     start = time.monotonic()
     hits_in_calls = rounds = 0
-    while (taken := time.monotonic() - start) < 2 or (hits_in_calls < hits and taken < 60):
+    while (taken := time.monotonic() - start) < 1 or (hits_in_calls < hits and taken < 60):
         rounds += 1
         if rounds % 3 == 0:
             world.compiled.reset()
@@ -94,13 +144,19 @@ def calls_under_fire(hits, fire):
             hits_in_calls += in_calls
         assert not _core.is_compiling()
         assert not _core.hook_installed()
-        world.run("o.n, o.log[:] = 0, []")
+        world.run("o.n, o.log[:], o.items = 0, [], {}\nwhile not box.empty(): box.get()")
         assert world.call() == ("returned", ("list", [("int", str(2 * i)) for i in range(6)]))
         assert world.value("(o.n, o.log, o.items)") == (6, [6], {"k": 5})
+    world.compiled.reset()
+    for _ in range(3):
+        world.compiled()
+    newest = world.compiled.variants()[0]
+    assert newest["hits"] and ("cut:" in newest["program"]) == (name == "cuts")
     return hits_in_calls
 
 
-def test_a_signal_may_come_at_any_moment():
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_a_signal_may_come_at_any_moment(name):
     rng = random.Random(5)
 
     def handler(number, frame):
@@ -108,13 +164,14 @@ def test_a_signal_may_come_at_any_moment():
 
     old = signal.signal(signal.SIGALRM, handler)
     try:
-        hits = calls_under_fire(20, lambda: signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 4e-4)))
+        hits = calls_under_fire(name, 20, lambda: signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 4e-4)))
     finally:
         signal.signal(signal.SIGALRM, old)
     assert hits >= 20
 
 
-def test_an_exception_of_another_thread_may_come_at_any_moment():
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_an_exception_of_another_thread_may_come_at_any_moment(name):
     rng = random.Random(6)
     me = threading.get_ident()
     orders = []  # no locks: the exception could come while one is held
@@ -132,7 +189,7 @@ def test_an_exception_of_another_thread_may_come_at_any_moment():
     shooter = threading.Thread(target=shoot)
     shooter.start()
     try:
-        hits = calls_under_fire(5, lambda: orders.append("shoot"))
+        hits = calls_under_fire(name, 5, lambda: orders.append("shoot"))
     finally:
         orders.append("stop")
         shooter.join()
@@ -170,6 +227,79 @@ def test_a_debugger_sees_every_line_of_a_compiled_function():
     assert ours.compiled.variants()[0]["hits"] == variant["hits"]
     ours.compiled()
     assert ours.compiled.variants()[0]["hits"] == variant["hits"] + 1
+
+
+STEPPED = """
+__file__ = "world.py"  # the module trace asks for it
+class C: pass
+o = C()
+o.n, o.calls = 3, 0
+def g(x):
+  try:
+    return 6 // x
+  except ZeroDivisionError:
+    return x
+def items(n):
+  yield from range(n)
+def f():
+  total = 0
+  for i in items(o.n):
+    total += g(i)
+  o.calls += 1
+  doubled = [x * 2 for x in items(2)]
+  return [total, o.calls, doubled]
+"""
+
+
+class Debugger(bdb.Bdb):
+    """Steps through all lines, as pdb does when it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def note(self, event, frame, *more):
+        if frame.f_code.co_filename == "<world>":
+            self.seen.append((event, frame.f_code.co_name, frame.f_lineno, sorted(frame.f_locals), *more))
+        self.set_step()
+
+    def user_call(self, frame, arguments):
+        self.note("call", frame)
+
+    def user_line(self, frame):
+        self.note("line", frame)
+
+    def user_return(self, frame, value):
+        self.note("return", frame, re.sub("0x[0-9a-f]+", "", repr(value)))
+
+    def user_exception(self, frame, error):
+        self.note("exception", frame, error[0].__name__)
+
+
+def with_debugger(function):
+    debugger = Debugger()
+    return debugger.runcall(function), debugger.seen
+
+
+def with_line_counts(function):
+    tracer = trace.Trace(count=1, trace=0)
+    result = tracer.runfunc(function)
+    return result, {line: count for (file, line), count in tracer.results().counts.items() if file == "<world>"}
+
+
+@pytest.mark.parametrize("tool", [with_debugger, with_line_counts])
+def test_a_tool_of_the_standard_library_sees_of_a_compiled_function_what_it_would_have_seen(tool):
+    plain, ours = (worlds.World(STEPPED, compiled) for compiled in (False, True))
+    for _ in range(4):
+        assert ours.compiled() == plain.space["f"]()
+    hits = [variant["hits"] for variant in ours.compiled.variants()]
+    assert sum(hits) > 0
+    for _ in range(2):
+        (result, seen), (expected, should_be) = tool(ours.compiled), tool(plain.space["f"])
+        assert result == expected and seen == should_be
+        assert len(seen) >= 10  # lines, at least
+    assert [variant["hits"] for variant in ours.compiled.variants()] == hits
+    assert ours.compiled() == plain.space["f"]()
 
 
 def test_a_debugger_that_a_signal_brings_in_sees_what_it_would_have_seen():
