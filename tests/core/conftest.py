@@ -2,9 +2,18 @@
 
 from collections.abc import Iterator
 
+import _core
 import pytest
 
 from core import worlds
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Nobody captures the thread in which pytest-xdist listens: that would last until the next message comes."""
+    if hasattr(config, "workerinput"):
+        from execnet.gateway_base import Message
+
+        Message.from_io = staticmethod(_core.ScopedFunction(Message.from_io, "eager"))
 
 
 @pytest.fixture(autouse=True)

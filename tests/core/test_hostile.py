@@ -425,8 +425,7 @@ def test_a_hundred_thousand_calls_leave_nothing(source):
         gc.collect()
         return len(gc.get_objects()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-    for _ in range(20):
-        thousand()
+    worlds.blocks_after(thousand, 1, warm_up=20)
     objects, memory = held()
     assert worlds.blocks_after(thousand, 50, warm_up=30) < 100
     more_objects, more_memory = held()
