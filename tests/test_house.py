@@ -31,6 +31,8 @@ ALLOWED_UPWARD = {
     ("runtime/replay.h", "graph"): "an executable is made from a graph, and runtime/ is where executables live",
     ("runtime/replay.cpp", "graph"): "an executable is made from a graph, and runtime/ is where executables live",
     ("runtime/cuda_replay.h", "graph"): "an executable is made from a graph, and runtime/ is where executables live",
+    ("runtime/direct_views.h", "graph"): "an executable is made from a graph, and runtime/ is where executables live",
+    ("runtime/direct_views.cpp", "graph"): "an executable is made from a graph, and runtime/ is where executables live",
     ("runtime/undo.h", "graph"): "what a run changes is found in the graph that it runs",
     ("runtime/undo.cpp", "graph"): "what a run changes is found in the graph that it runs",
 }

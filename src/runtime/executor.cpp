@@ -39,7 +39,8 @@ Executor::Executor(graph::Graph graph, ExecutorOptions options) : graph_(std::mo
   constants_.reserve(4 * graph_.ops.size());
   operands_.reserve(2 * graph_.ops.size());
   results_.reserve(graph_.ops.size());
-  for (size_t i = 0; i < graph_.ops.size(); ++i) flatten(graph_.ops[i], i);
+  DirectViews views(graph_);
+  for (size_t i = 0; i < graph_.ops.size(); ++i) flatten(graph_.ops[i], i, views);
   for (const graph::Op& op : graph_.ops) derives_ |= op.derives;
   plan_outputs();
   plan_deliveries();
@@ -72,7 +73,7 @@ Executor::Operand Executor::operand(ValueId value, size_t index) const {
   return place;
 }
 
-void Executor::flatten(const graph::Op& op, size_t index) {
+void Executor::flatten(const graph::Op& op, size_t index, const DirectViews& views) {
   size_t first_arg = args_.size();
   for (const IValue& value : op.args) {
     const auto& type = op.handle.schema().arguments()[args_.size() - first_arg].type();
@@ -115,6 +116,22 @@ void Executor::flatten(const graph::Op& op, size_t index) {
     }
     if (from.kind == Operand::LastUse) seen.push_back(position);
   }
+  std::optional<DirectView> view = views.of(op, flatten_results(op, index));
+  max_args_ = std::max(max_args_, op.args.size());
+  steps_.push_back({op.handle, static_cast<uint32_t>(args_.size()), static_cast<uint32_t>(results_.size()), 0,
+                    op.grad_mode, op.below_inplace, op.autocast, op.inference, op.shared_cast, -1, -1});
+  if (view) {
+    steps_.back().view = static_cast<int32_t>(views_.size());
+    views_.push_back(std::move(*view));
+  }
+  if (op.expected.isNone()) return;
+  steps_.back().expected = static_cast<int32_t>(expected_.size());
+  expected_.push_back(op.expected);
+}
+
+// Those that somebody uses.
+std::vector<graph::TensorRef> Executor::flatten_results(const graph::Op& op, size_t index) {
+  std::vector<graph::TensorRef> used;
   for (const graph::TensorRef& result : op.results) {
     const Operand& place = places_[result.value];
     if (place.kind != Operand::Slot) continue;  // a constant that was written and returned
@@ -122,13 +139,9 @@ void Executor::flatten(const graph::Op& op, size_t index) {
     if (last_uses_[result.value] == kNever) continue;
     if (last_uses_[result.value] != kForever && last_uses_[result.value] <= index) continue;
     results_.push_back({result.position, result.item, place.index});
+    used.push_back(result);
   }
-  max_args_ = std::max(max_args_, op.args.size());
-  steps_.push_back({op.handle, static_cast<uint32_t>(args_.size()), static_cast<uint32_t>(results_.size()), 0,
-                    op.grad_mode, op.below_inplace, op.autocast, op.inference, op.shared_cast, -1});
-  if (op.expected.isNone()) return;
-  steps_.back().expected = static_cast<int32_t>(expected_.size());
-  expected_.push_back(op.expected);
+  return used;
 }
 
 void Executor::plan_outputs() {
@@ -227,6 +240,17 @@ void Executor::push_arguments(const Step& step, uint32_t& next, Slots& slots, co
   }
 }
 
+bool Executor::view_directly(const Step& step, uint32_t& next_arg, uint32_t& next_result, Slots& slots) const {
+  const DirectView& view = views_[static_cast<size_t>(step.view)];
+  const Operand& from = operands_[args_[next_arg].index];
+  const at::Tensor& viewed = from.kind == Operand::Constant ? graph_.constant_tensors[from.index] : slots[from.index];
+  if (!view.is_for(viewed)) return false;
+  for (const DirectView::Layout& result : view.results) slots[results_[next_result++].slot] = result.over(viewed);
+  if (from.kind == Operand::LastUse) slots[from.index].reset();
+  next_arg = step.args_end;
+  return true;
+}
+
 // Several outputs may be one tensor: the last of them takes it out of its slot.
 void Executor::deliver(uint32_t& next, uint32_t end, Slots& slots, const Sink& sink) const {
   for (; next < end; ++next) {
@@ -302,6 +326,10 @@ bool Executor::execute(Slots& slots, const Numbers& numbers, const Sink* sink, c
   give(ready_at_once_);
   for (const Step& step : steps_) {
     if (failed) *failed = &graph_.ops[static_cast<size_t>(&step - steps_.data())];
+    if (step.view >= 0 && view_directly(step, next_arg, next_result, slots)) {
+      give(step.deliveries_end);
+      continue;
+    }
     push_arguments(step, next_arg, slots, numbers, stack);
     if (step.inference != inference.has_value()) set_inference(step.inference);
     set_modes(step.grad_mode, derives_ ? inplace.before : step.below_inplace, step.autocast);

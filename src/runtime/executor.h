@@ -11,6 +11,7 @@
 
 #include "graph/graph.h"
 #include "graph/size_binding.h"
+#include "runtime/direct_views.h"
 
 namespace magneto::runtime {
 
@@ -95,10 +96,12 @@ class Executor {
     bool inference;
     bool shared_cast;
     int32_t expected;  // in expected_: what it must return; -1 if nothing relies on that
+    int32_t view;      // in views_, or -1: the operator has to be called
   };
 
   void place_values();
-  void flatten(const graph::Op& op, size_t index);
+  void flatten(const graph::Op& op, size_t index, const DirectViews& views);
+  std::vector<graph::TensorRef> flatten_results(const graph::Op& op, size_t index);
   Operand operand(graph::ValueId value, size_t index) const;
   void plan_outputs();
   void plan_deliveries();
@@ -106,6 +109,8 @@ class Executor {
   void push_arguments(const Step& step, uint32_t& next, Slots& slots, const Numbers& numbers, c10::Stack& stack) const;
   c10::IValue make_sized(const SizedArg& arg, const Numbers& numbers) const;
   c10::IValue make_list(const ArgSource& source, Slots& slots) const;
+  // False: the operator has to be called after all.
+  bool view_directly(const Step& step, uint32_t& next_arg, uint32_t& next_result, Slots& slots) const;
   void deliver(uint32_t& next, uint32_t end, Slots& slots, const Sink& sink) const;
 
   graph::Graph graph_;
@@ -116,6 +121,7 @@ class Executor {
   std::vector<c10::IValue> expected_;
   std::vector<Operand> operands_;
   std::vector<SizedArg> sized_;
+  std::vector<DirectView> views_;
   std::optional<graph::SizeBinding> sizes_;
   std::vector<ResultTarget> results_;
   std::vector<Output> outputs_;
