@@ -1,4 +1,4 @@
-"""Views that a replay makes by itself, without the dispatcher: they show what the operator's show, and nobody can tell."""
+"""Views that a replay makes by itself, without the dispatcher: nobody can tell them from the operator's."""
 
 from collections.abc import Callable
 
@@ -104,6 +104,13 @@ def test_views_of_what_comes_out_leave_its_version_alone():
     tensor = torch.randn(4, 6)
     for result, wanted in zip(graph.run([tensor]), program(tensor), strict=True):
         assert torch.equal(result, wanted) and result._version == wanted._version and not result._is_view()
+
+
+def test_recordings_see_every_operator():
+    tensor = torch.randn(4, 6)
+    graph = magneto.record(lambda t: t[1:].t() + 1, tensor)
+    again = magneto.record(lambda t: graph.run([t])[0], tensor, live=True)
+    assert len(again) == len(graph) == 3
 
 
 def test_memory_of_a_viewed_temporary_is_free_when_its_last_view_is_gone():

@@ -12,16 +12,16 @@ import torch
 import torch.nn.functional as F
 from kernels import HostCompiler
 from torch import Tensor
-from zoo import harness
 
 ops = torch.ops.aten
 HALVES = (torch.bfloat16, torch.float16)
 REALS = (*HALVES, torch.float32, torch.float64)
 INTEGERS = (torch.int32, torch.int64)
 DTYPES = (*REALS, *INTEGERS, torch.bool)
-VIEWS = set(
-    "view _unsafe_view _reshape_alias unsqueeze squeeze alias detach transpose t permute slice select expand split copy_".split()
-)
+VIEWS = {
+    "view", "_unsafe_view", "_reshape_alias", "unsqueeze", "squeeze", "alias", "detach", "transpose", "t", "permute",
+    "slice", "select", "expand", "split", "copy_",
+}  # fmt: skip
 MOST = 24  # operators that are tried in one kernel
 EXACT, NEAR, FAIR = 0, 4, 32  # by how much results may differ, in units of the last place
 
@@ -146,7 +146,10 @@ UNARY = {
     "bitwise_not": Case(torch.bitwise_not),
     "clone": Case(torch.clone),
     **{f"to {name_of(dtype)}": Case(lambda x, dtype=dtype: x.to(dtype)) for dtype in DTYPES},
-    **{name: Case(getattr(torch, name), NEAR) for name in "sin cos tanh exp log rsqrt erf expm1 log1p sigmoid".split()},
+    **{
+        name: Case(getattr(torch, name), NEAR)
+        for name in ["sin", "cos", "tanh", "exp", "log", "rsqrt", "erf", "expm1", "log1p", "sigmoid"]
+    },
     "silu": Case(lambda x: F.silu(x.clamp_min(-80)), NEAR),
     "gelu": Case(lambda x: F.gelu(x.clamp(-9, 9)), FAIR),
     "gelu of tanh": Case(lambda x: F.gelu(x.clamp(-9, 9), approximate="tanh"), FAIR),
@@ -228,8 +231,8 @@ BINARY = {
     "div": Case(torch.div),
     "maximum": Case(torch.maximum, signed_zeros=False),
     "minimum": Case(torch.minimum, signed_zeros=False),
-    **{name: Case(getattr(torch, name)) for name in "eq ne lt le gt ge logical_and logical_or".split()},
-    **{name: Case(getattr(torch, name)) for name in "bitwise_and bitwise_or bitwise_xor".split()},
+    **{name: Case(getattr(torch, name)) for name in ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or"]},
+    **{name: Case(getattr(torch, name)) for name in ["bitwise_and", "bitwise_or", "bitwise_xor"]},
     "where": Case(lambda x, y: torch.where(x > y, x, y)),
     "where of a tensor": Case(lambda x, y: torch.where(y.bool(), y, x)),
     "masked_fill": Case(lambda x, y: x.masked_fill(y.bool(), 0.5)),

@@ -90,4 +90,3 @@ def test_a_region_that_is_kept_on_a_module_is_over_in_each_call():
         assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
         assert model.region is not first
     assert magneto.counters["stats"]["hits"] == 2
-

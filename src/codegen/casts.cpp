@@ -27,8 +27,8 @@ std::string choice(const std::vector<Part>& parts, size_t from, size_t to, const
   }
   size_t middle = (from + to) / 2;
   return indent + "if (e < " + std::to_string(parts[middle].start) + ") {\n" +
-         choice(parts, from, middle, indent + "  ") + indent + "} else {\n" +
-         choice(parts, middle, to, indent + "  ") + indent + "}\n";
+         choice(parts, from, middle, indent + "  ") + indent + "} else {\n" + choice(parts, middle, to, indent + "  ") +
+         indent + "}\n";
 }
 
 }  // namespace
@@ -52,8 +52,8 @@ Kernel write_casts(const graph::Graph& graph, const std::vector<uint32_t>& ops) 
       return std::string("As<") + memory_type(value.dtype) + ", " + value_type(value.dtype) + ">::";
     };
     std::string got = as(from) + "get(p" + number + "[i])";
-    std::string text = "q" + number + "[i] = " + as(to) + "put(" +
-                       rounded(convert(got, from.dtype, to.dtype), to.dtype) + ");";
+    std::string text =
+        "q" + number + "[i] = " + as(to) + "put(" + rounded(convert(got, from.dtype, to.dtype), to.dtype) + ");";
     int64_t count = product(to.sizes);
     parts.push_back({start, count, std::move(text)});
     start += (count + kThreads - 1) / kThreads * kThreads;

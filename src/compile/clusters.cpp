@@ -15,9 +15,9 @@ using graph::Graph;
 using graph::ValueId;
 using Ops = std::vector<uint32_t>;
 
-constexpr size_t kMostOps = 80;       // in a cluster
-constexpr uint32_t kFurthest = 5000;  // operators between the first and the last of a cluster
-constexpr size_t kMostCasts = 100;    // in a kernel
+constexpr size_t kMostOps = 80;          // in a cluster
+constexpr uint32_t kFurthest = 5000;     // operators between the first and the last of a cluster
+constexpr size_t kMostCasts = 100;       // in a kernel
 constexpr int64_t kLargeCopy = 1 << 16;  // elements
 
 Ops merged(const Ops& a, const Ops& b) {

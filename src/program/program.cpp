@@ -596,11 +596,11 @@ std::string register_name(uint32_t number) { return number == kNoRegister ? "-" 
 
 std::string Program::text(const Instruction& instruction) const {
   static constexpr const char* kNames[] = {
-      "argument",  "older object", "constant", "load key", "load cell",   "load item", "compute",
-      "compute",   "compare",      "check",    "check",    "check",       "check",     "drop",
-      "drop",      "output",       "tuple",    "list",     "dict",        "set",       "named tuple",
-      "struct",    "instance",     "cell",     "method",   "method",      "function",  "iterator",
-      "generator", "make",         "set",      "delete",   "set item",    "delete item", "set cell", "call"};
+      "argument", "older object", "constant", "load key", "load cell",   "load item", "compute",  "compute",
+      "compare",  "check",        "check",    "check",    "check",       "drop",      "drop",     "output",
+      "tuple",    "list",         "dict",     "set",      "named tuple", "struct",    "instance", "cell",
+      "method",   "method",       "function", "iterator", "generator",   "make",      "set",      "delete",
+      "set item", "delete item",  "set cell", "call"};
   static constexpr const char* kComparisons[] = {"<", "<=", "==", "!=", ">", ">="};
   bool checks = is_check(instruction.op);
   bool has_result = !checks && instruction.op < Op::SetAttribute;

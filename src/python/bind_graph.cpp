@@ -621,12 +621,13 @@ void bind_graph(nb::module_& module) {
       .def("functional", &PyGraph::functional,
            "The same work without writes: no value ever changes, up to the edge, where inputs and state take their new "
            "contents.\n\nUserError: an operator has no functional partner.")
-      .def("_fused", &PyGraph::fused, "compile"_a, "casts_outputs"_a = false,
-           nb::sig("def _fused(self, compile: collections.abc.Callable[[str], str], casts_outputs: bool = False) -> "
-                   "Graph | None"),
-           "The same work with kernels in place of operators, on the host: `compile` is given their source and returns "
-           "the path of a library with their functions. None: no operators make a kernel. With `casts_outputs`, outputs "
-           "that are cast last come as they were before, for the caller to cast.")
+      .def(
+          "_fused", &PyGraph::fused, "compile"_a, "casts_outputs"_a = false,
+          nb::sig("def _fused(self, compile: collections.abc.Callable[[str], str], casts_outputs: bool = False) -> "
+                  "Graph | None"),
+          "The same work with kernels in place of operators, on the host: `compile` is given their source and returns "
+          "the path of a library with their functions. None: no operators make a kernel. With `casts_outputs`, outputs "
+          "that are cast last come as they were before, for the caller to cast.")
       .def_prop_ro(
           "edge", [](const PyGraph& self) { return compile::edge_of(*self.graph()); },
           "The index of the first operator that writes; of a functional form, where its edge begins.")

@@ -240,7 +240,7 @@ class CudaReplay final : public Segment {
   void make_kernels();
   void take_kernels();
   bool run_uncaptured(PyObject* const* inputs, PyObject** outputs);
-  bool finish_outputs(PyObject** outputs) const;  // of kernels; false: a Python error is set
+  bool finish_outputs(PyObject** outputs) const;                  // of kernels; false: a Python error is set
   std::vector<uint32_t> versions(PyObject* const* inputs) const;  // of inputs, then states
 
   // Null after refuse().
@@ -268,12 +268,12 @@ class CudaReplay final : public Segment {
   int captures_ = 0;
   std::shared_ptr<Job> job_;  // makes `kernels_`
   std::shared_ptr<Kernels> kernels_;
-  std::unique_ptr<Segment> fused_;  // runs these; null: not there yet, or never
-  std::vector<uint32_t> bumps_;     // how often a run raises the versions of inputs, then states
+  std::unique_ptr<Segment> fused_;         // runs these; null: not there yet, or never
+  std::vector<uint32_t> bumps_;            // how often a run raises the versions of inputs, then states
   std::vector<uint32_t> result_versions_;  // by output, where it is a new tensor: how often operators write it
   // By output, of a graph with kernels: what its result is cast to when it is given out.
   std::vector<std::optional<c10::ScalarType>> casts_;
-  std::vector<bool> moved_;         // by input: static once, but its address changed
+  std::vector<bool> moved_;  // by input: static once, but its address changed
   std::unique_ptr<Capture> capture_;
   c10::Event done_;  // the last run, on `stream_`
   std::optional<c10::Stream> stream_;
@@ -603,7 +603,8 @@ std::vector<at::Tensor> CudaReplay::make_room(const Capture& capture) {
     for (at::Tensor& memory : fresh) memory = at::empty(memory.sizes(), memory.options());
   }
   for (const Made& made : capture.made) {
-    if (made.kind == Made::Cast) fresh.push_back(room_for_cast(capture.casts[made.from], made.look.dtype.toScalarType()));
+    if (made.kind == Made::Cast)
+      fresh.push_back(room_for_cast(capture.casts[made.from], made.look.dtype.toScalarType()));
   }
   return fresh;
 }

@@ -56,24 +56,15 @@ int64_t of_split_with_sizes(const Op& op, const Value& viewed, const TensorRef& 
 
 Offset find_offset(const std::string& name) {
   static const std::unordered_map<std::string_view, Offset> offsets = {
-      {"aten::alias", at_start},
-      {"aten::_reshape_alias", at_start},
-      {"aten::_unsafe_view", at_start},
-      {"aten::detach", at_start},
-      {"aten::expand", at_start},
-      {"aten::permute", at_start},
-      {"aten::squeeze", at_start},
-      {"aten::squeeze.dim", at_start},
-      {"aten::squeeze.dims", at_start},
-      {"aten::t", at_start},
-      {"aten::transpose.int", at_start},
-      {"aten::unfold", at_start},
-      {"aten::unsqueeze", at_start},
-      {"aten::view", at_start},
-      {"aten::select.int", of_select},
-      {"aten::slice.Tensor", of_slice},
-      {"aten::split.Tensor", of_split},
-      {"aten::split_with_sizes", of_split_with_sizes},
+      {"aten::alias", at_start},         {"aten::_reshape_alias", at_start},
+      {"aten::_unsafe_view", at_start},  {"aten::detach", at_start},
+      {"aten::expand", at_start},        {"aten::permute", at_start},
+      {"aten::squeeze", at_start},       {"aten::squeeze.dim", at_start},
+      {"aten::squeeze.dims", at_start},  {"aten::t", at_start},
+      {"aten::transpose.int", at_start}, {"aten::unfold", at_start},
+      {"aten::unsqueeze", at_start},     {"aten::view", at_start},
+      {"aten::select.int", of_select},   {"aten::slice.Tensor", of_slice},
+      {"aten::split.Tensor", of_split},  {"aten::split_with_sizes", of_split_with_sizes},
       {"aten::unbind.int", of_unbind},
   };
   auto found = offsets.find(name);

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "runtime/errors.h"
+#include "runtime/number_casts.h"
 #include "runtime/shared_cast.h"
 
 namespace magneto::runtime {
@@ -53,6 +54,7 @@ void Executor::place_values() {
   last_uses_.assign(graph_.values.size(), kNever);
   for (ValueId input : graph_.inputs) places_[input] = {Operand::Slot, static_cast<uint32_t>(slot_count_++)};
   for (ValueId state : graph_.states) places_[state] = {Operand::Slot, static_cast<uint32_t>(slot_count_++)};
+  constant_tensors_ = graph_.constant_tensors;
   uint32_t index = 0;
   for (ValueId constant : graph_.constants) places_[constant] = {Operand::Constant, index++};
   for (size_t i = 0; i < graph_.ops.size(); ++i) {
@@ -66,11 +68,16 @@ void Executor::place_values() {
   for (ValueId output : graph_.outputs) last_uses_[output] = kForever;
 }
 
-Executor::Operand Executor::operand(ValueId value, size_t index) const {
-  Operand place = places_[value];
-  bool temporary = options_.owns_inputs || graph_.values[value].role == Role::Result;
-  if (temporary && place.kind == Operand::Slot && last_uses_[value] == index) place.kind = Operand::LastUse;
-  return place;
+// Of the op at `index`.
+Executor::Operand Executor::operand(const graph::TensorRef& tensor, size_t index) {
+  Operand place = places_[tensor.value];
+  bool temporary = options_.owns_inputs || graph_.values[tensor.value].role == Role::Result;
+  if (temporary && place.kind == Operand::Slot && last_uses_[tensor.value] == index) place.kind = Operand::LastUse;
+  if (place.kind != Operand::Constant) return place;
+  at::Tensor cast = cast_number(graph_, graph_.ops[index], tensor, constant_tensors_[place.index]);
+  if (!cast.defined()) return place;
+  constant_tensors_.push_back(std::move(cast));
+  return {Operand::Constant, static_cast<uint32_t>(constant_tensors_.size() - 1)};
 }
 
 void Executor::flatten(const graph::Op& op, size_t index, const DirectViews& views) {
@@ -96,7 +103,7 @@ void Executor::flatten(const graph::Op& op, size_t index, const DirectViews& vie
   }
   c10::SmallVector<uint32_t, 4> seen;  // operands of this op that take the tensor out of its slot
   for (const graph::TensorRef& tensor : op.tensors) {
-    Operand from = operand(tensor.value, index);
+    Operand from = operand(tensor, index);
     // The tensor may be moved out of its slot only by the last of several uses in one operator; and not if the
     // operator returns it, which then fills the slot again.
     if (from.kind == Operand::LastUse) {
@@ -185,7 +192,7 @@ IValue Executor::make_list(const ArgSource& source, Slots& slots) const {
     switch (from.kind) {
       case Operand::Slot: return slots[from.index];
       case Operand::LastUse: return std::move(slots[from.index]);
-      case Operand::Constant: return graph_.constant_tensors[from.index];
+      case Operand::Constant: return constant_tensors_[from.index];
       case Operand::Absent: break;
     }
     return {};
@@ -230,7 +237,7 @@ void Executor::push_arguments(const Step& step, uint32_t& next, Slots& slots, co
       } else if (from.kind == Operand::LastUse) {
         stack.emplace_back(std::move(slots[from.index]));
       } else {
-        stack.emplace_back(graph_.constant_tensors[from.index]);
+        stack.emplace_back(constant_tensors_[from.index]);
       }
     } else if (source.kind == ArgSource::Sized) {
       stack.push_back(make_sized(sized_[source.index], numbers));
@@ -243,7 +250,7 @@ void Executor::push_arguments(const Step& step, uint32_t& next, Slots& slots, co
 bool Executor::view_directly(const Step& step, uint32_t& next_arg, uint32_t& next_result, Slots& slots) const {
   const DirectView& view = views_[static_cast<size_t>(step.view)];
   const Operand& from = operands_[args_[next_arg].index];
-  const at::Tensor& viewed = from.kind == Operand::Constant ? graph_.constant_tensors[from.index] : slots[from.index];
+  const at::Tensor& viewed = from.kind == Operand::Constant ? constant_tensors_[from.index] : slots[from.index];
   if (!view.is_for(viewed)) return false;
   for (const DirectView::Layout& result : view.results) slots[results_[next_result++].slot] = result.over(viewed);
   if (from.kind == Operand::LastUse) slots[from.index].reset();
@@ -323,10 +330,11 @@ bool Executor::execute(Slots& slots, const Numbers& numbers, const Sink* sink, c
     stack = {std::move(cast)};
     return true;
   };
+  const bool is_watched = !(keys_outside.included_ - c10::default_included_set).empty();  // by a mode or a recorder
   give(ready_at_once_);
   for (const Step& step : steps_) {
     if (failed) *failed = &graph_.ops[static_cast<size_t>(&step - steps_.data())];
-    if (step.view >= 0 && view_directly(step, next_arg, next_result, slots)) {
+    if (step.view >= 0 && !is_watched && view_directly(step, next_arg, next_result, slots)) {
       give(step.deliveries_end);
       continue;
     }

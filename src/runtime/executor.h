@@ -102,7 +102,7 @@ class Executor {
   void place_values();
   void flatten(const graph::Op& op, size_t index, const DirectViews& views);
   std::vector<graph::TensorRef> flatten_results(const graph::Op& op, size_t index);
-  Operand operand(graph::ValueId value, size_t index) const;
+  Operand operand(const graph::TensorRef& tensor, size_t index);
   void plan_outputs();
   void plan_deliveries();
 
@@ -122,6 +122,7 @@ class Executor {
   std::vector<Operand> operands_;
   std::vector<SizedArg> sized_;
   std::vector<DirectView> views_;
+  std::vector<at::Tensor> constant_tensors_;  // of the graph, then those that operators would cast
   std::optional<graph::SizeBinding> sizes_;
   std::vector<ResultTarget> results_;
   std::vector<Output> outputs_;
