@@ -5,6 +5,7 @@ from collections.abc import Callable
 import magneto
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 VIEWS: dict[str, Callable[[torch.Tensor], object]] = {
     "view": lambda t: t.view(-1),
@@ -104,6 +105,20 @@ def test_views_of_what_comes_out_leave_its_version_alone():
     tensor = torch.randn(4, 6)
     for result, wanted in zip(graph.run([tensor]), program(tensor), strict=True):
         assert torch.equal(result, wanted) and result._version == wanted._version and not result._is_view()
+
+
+def test_modes_see_every_operator():
+    class Tape(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(function.name())
+            return function(*args, **(kwargs or {}))
+
+    seen = []
+    tensor = torch.randn(4, 6)
+    graph = magneto.record(lambda t: t[1:].t() + 1, tensor)
+    with Tape():
+        graph.run([tensor])
+    assert seen == ["aten::slice.Tensor", "aten::t", "aten::add.Tensor"]
 
 
 def test_recordings_see_every_operator():

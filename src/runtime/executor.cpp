@@ -54,7 +54,7 @@ void Executor::place_values() {
   last_uses_.assign(graph_.values.size(), kNever);
   for (ValueId input : graph_.inputs) places_[input] = {Operand::Slot, static_cast<uint32_t>(slot_count_++)};
   for (ValueId state : graph_.states) places_[state] = {Operand::Slot, static_cast<uint32_t>(slot_count_++)};
-  constant_tensors_ = graph_.constant_tensors;
+  constant_tensors_ = ready_constants_ = graph_.constant_tensors;
   uint32_t index = 0;
   for (ValueId constant : graph_.constants) places_[constant] = {Operand::Constant, index++};
   for (size_t i = 0; i < graph_.ops.size(); ++i) {
@@ -76,7 +76,8 @@ Executor::Operand Executor::operand(const graph::TensorRef& tensor, size_t index
   if (place.kind != Operand::Constant) return place;
   at::Tensor cast = cast_number(graph_, graph_.ops[index], tensor, constant_tensors_[place.index]);
   if (!cast.defined()) return place;
-  constant_tensors_.push_back(std::move(cast));
+  constant_tensors_.push_back(constant_tensors_[place.index]);
+  ready_constants_.push_back(std::move(cast));
   return {Operand::Constant, static_cast<uint32_t>(constant_tensors_.size() - 1)};
 }
 
@@ -187,12 +188,12 @@ void Executor::plan_deliveries() {
 
 // ---- running
 
-IValue Executor::make_list(const ArgSource& source, Slots& slots) const {
+IValue Executor::make_list(const ArgSource& source, Run& run) const {
   auto take = [&](const Operand& from) -> at::Tensor {
     switch (from.kind) {
-      case Operand::Slot: return slots[from.index];
-      case Operand::LastUse: return std::move(slots[from.index]);
-      case Operand::Constant: return constant_tensors_[from.index];
+      case Operand::Slot: return run.slots[from.index];
+      case Operand::LastUse: return std::move(run.slots[from.index]);
+      case Operand::Constant: return run.constants[from.index];
       case Operand::Absent: break;
     }
     return {};
@@ -224,43 +225,43 @@ IValue Executor::make_sized(const SizedArg& arg, const Numbers& numbers) const {
   return list;
 }
 
-void Executor::push_arguments(const Step& step, uint32_t& next, Slots& slots, const Numbers& numbers,
-                              c10::Stack& stack) const {
-  for (; next < step.args_end; ++next) {
-    const ArgSource& source = args_[next];
+void Executor::push_arguments(const Step& step, Run& run, c10::Stack& stack) const {
+  for (; run.next_arg < step.args_end; ++run.next_arg) {
+    const ArgSource& source = args_[run.next_arg];
     if (source.kind == ArgSource::Constant) {
       stack.push_back(constants_[source.index]);
     } else if (source.kind == ArgSource::Tensor) {
       const Operand& from = operands_[source.index];
       if (from.kind == Operand::Slot) {
-        stack.emplace_back(slots[from.index]);
+        stack.emplace_back(run.slots[from.index]);
       } else if (from.kind == Operand::LastUse) {
-        stack.emplace_back(std::move(slots[from.index]));
+        stack.emplace_back(std::move(run.slots[from.index]));
       } else {
-        stack.emplace_back(constant_tensors_[from.index]);
+        stack.emplace_back(run.constants[from.index]);
       }
     } else if (source.kind == ArgSource::Sized) {
-      stack.push_back(make_sized(sized_[source.index], numbers));
+      stack.push_back(make_sized(sized_[source.index], run.numbers));
     } else {
-      stack.push_back(make_list(source, slots));
+      stack.push_back(make_list(source, run));
     }
   }
 }
 
-bool Executor::view_directly(const Step& step, uint32_t& next_arg, uint32_t& next_result, Slots& slots) const {
+bool Executor::view_directly(const Step& step, Run& run) const {
   const DirectView& view = views_[static_cast<size_t>(step.view)];
-  const Operand& from = operands_[args_[next_arg].index];
-  const at::Tensor& viewed = from.kind == Operand::Constant ? constant_tensors_[from.index] : slots[from.index];
+  const Operand& from = operands_[args_[run.next_arg].index];
+  const at::Tensor& viewed = from.kind == Operand::Constant ? run.constants[from.index] : run.slots[from.index];
   if (!view.is_for(viewed)) return false;
-  for (const DirectView::Layout& result : view.results) slots[results_[next_result++].slot] = result.over(viewed);
-  if (from.kind == Operand::LastUse) slots[from.index].reset();
-  next_arg = step.args_end;
+  for (const DirectView::Layout& result : view.results)
+    run.slots[results_[run.next_result++].slot] = result.over(viewed);
+  if (from.kind == Operand::LastUse) run.slots[from.index].reset();
+  run.next_arg = step.args_end;
   return true;
 }
 
 // Several outputs may be one tensor: the last of them takes it out of its slot.
-void Executor::deliver(uint32_t& next, uint32_t end, Slots& slots, const Sink& sink) const {
-  for (; next < end; ++next) {
+void Executor::deliver(Run& run, uint32_t end, const Sink& sink) const {
+  for (uint32_t& next = run.next_delivery; next < end; ++next) {
     const Output& output = outputs_[deliveries_[next]];
     bool is_needed = false;
     for (uint32_t later = next + 1; later < end; ++later)
@@ -268,9 +269,9 @@ void Executor::deliver(uint32_t& next, uint32_t end, Slots& slots, const Sink& s
     if (output.role == Role::Constant)
       sink(deliveries_[next], at::Tensor(graph_.constant_tensors[output.index]));
     else if (is_needed)
-      sink(deliveries_[next], at::Tensor(slots[output.index]));
+      sink(deliveries_[next], at::Tensor(run.slots[output.index]));
     else
-      sink(deliveries_[next], std::move(slots[output.index]));
+      sink(deliveries_[next], std::move(run.slots[output.index]));
   }
 }
 
@@ -310,12 +311,13 @@ bool Executor::execute(Slots& slots, const Numbers& numbers, const Sink* sink, c
   };
   c10::Stack stack;
   stack.reserve(max_args_);
-  uint32_t next_arg = 0, next_result = 0, next_delivery = 0;
+  const bool is_watched = !(keys_outside.included_ - c10::default_included_set).empty();  // by a mode or a recorder
+  Run run{slots, numbers, is_watched ? constant_tensors_ : ready_constants_};
   auto give = [&](uint32_t end) {
-    if (!sink || next_delivery == end) return;
+    if (!sink || run.next_delivery == end) return;
     c10::impl::ForceDispatchKeyGuard keys(keys_outside);
     c10::AutoGradMode grad(grad_outside);
-    deliver(next_delivery, end, slots, *sink);
+    deliver(run, end, *sink);
   };
   // Who comes next in the block of autocast may want a gradient, although nobody does here. On a GPU that may be a
   // capture into a CUDA graph, whose memory is not for others.
@@ -330,23 +332,22 @@ bool Executor::execute(Slots& slots, const Numbers& numbers, const Sink* sink, c
     stack = {std::move(cast)};
     return true;
   };
-  const bool is_watched = !(keys_outside.included_ - c10::default_included_set).empty();  // by a mode or a recorder
   give(ready_at_once_);
   for (const Step& step : steps_) {
     if (failed) *failed = &graph_.ops[static_cast<size_t>(&step - steps_.data())];
-    if (step.view >= 0 && !is_watched && view_directly(step, next_arg, next_result, slots)) {
+    if (step.view >= 0 && !is_watched && view_directly(step, run)) {
       give(step.deliveries_end);
       continue;
     }
-    push_arguments(step, next_arg, slots, numbers, stack);
+    push_arguments(step, run, stack);
     if (step.inference != inference.has_value()) set_inference(step.inference);
     set_modes(step.grad_mode, derives_ ? inplace.before : step.below_inplace, step.autocast);
     if (!step.shared_cast || !share_cast(stack)) step.op.callBoxed(&stack);
     if (step.expected >= 0 && !graph::same_number(stack.back(), expected_[static_cast<size_t>(step.expected)])) {
       return false;
     }
-    for (; next_result < step.results_end; ++next_result) {
-      const ResultTarget& result = results_[next_result];
+    for (; run.next_result < step.results_end; ++run.next_result) {
+      const ResultTarget& result = results_[run.next_result];
       if (result.item < 0) {
         slots[result.slot] = std::move(stack[result.position]).toTensor();
       } else {

@@ -106,12 +106,19 @@ class Executor {
   void plan_outputs();
   void plan_deliveries();
 
-  void push_arguments(const Step& step, uint32_t& next, Slots& slots, const Numbers& numbers, c10::Stack& stack) const;
+  // What a run works with.
+  struct Run {
+    Slots& slots;
+    const Numbers& numbers;
+    const std::vector<at::Tensor>& constants;
+    uint32_t next_arg = 0, next_result = 0, next_delivery = 0;
+  };
+  void push_arguments(const Step& step, Run& run, c10::Stack& stack) const;
   c10::IValue make_sized(const SizedArg& arg, const Numbers& numbers) const;
-  c10::IValue make_list(const ArgSource& source, Slots& slots) const;
+  c10::IValue make_list(const ArgSource& source, Run& run) const;
   // False: the operator has to be called after all.
-  bool view_directly(const Step& step, uint32_t& next_arg, uint32_t& next_result, Slots& slots) const;
-  void deliver(uint32_t& next, uint32_t end, Slots& slots, const Sink& sink) const;
+  bool view_directly(const Step& step, Run& run) const;
+  void deliver(Run& run, uint32_t end, const Sink& sink) const;
 
   graph::Graph graph_;
   const ExecutorOptions options_;
@@ -122,7 +129,8 @@ class Executor {
   std::vector<Operand> operands_;
   std::vector<SizedArg> sized_;
   std::vector<DirectView> views_;
-  std::vector<at::Tensor> constant_tensors_;  // of the graph, then those that operators would cast
+  // Those of the graph, then one for each number that an operator would cast; `ready_constants_` has these cast.
+  std::vector<at::Tensor> constant_tensors_, ready_constants_;
   std::optional<graph::SizeBinding> sizes_;
   std::vector<ResultTarget> results_;
   std::vector<Output> outputs_;
