@@ -225,6 +225,35 @@ def test_graph_break_cuts_in_two_and_tells_the_message():
 # ---- rules
 
 
+def test_what_torch_compiler_disables_is_left_out():
+    @torch.compiler.disable
+    def odd(x):
+        seen.append(len(x))
+        return x * len(seen)
+
+    seen = []
+    compiled = magneto.compile(lambda x: odd(x.sin()).cos())
+    x = torch.randn(3)
+    for i in range(1, 5):
+        assert torch.equal(compiled(x), (x.sin() * i).cos())
+    assert ops(compiled) == [2] and any("left to Python as a whole" in reason for reason in compiled.breaks())
+
+
+def test_a_call_goes_on_behind_transforms_of_functions_and_seeds():
+    def fn(x, w):
+        slope = torch.func.grad(lambda w: (x.relu() @ w).pow(2).sum())(w)
+        rows = torch.vmap(lambda row: row.dot(row))(slope * 2)
+        torch.manual_seed(5)
+        return rows + torch.rand(4)
+
+    compiled = magneto.compile(fn)
+    for _ in range(6):
+        x, w = torch.randn(3, 4), torch.randn(4, 4)
+        assert torch.equal(compiled(x, w), fn(x, w))
+    newest = compiled.variants()[0]
+    assert newest["hits"] >= 2 and len(newest["graphs"]) == 2
+
+
 def test_disallow_in_graph_cuts_at_python_and_at_torch_functions():
     def odd(x):
         return x * 3

@@ -112,6 +112,11 @@ def loop(x):
     return torch.stack(parts), sum(n * 2 for n in (1, 2))
 
 
+def sums(x):
+    rows = [x[i] for i in range(3)]
+    return sum(rows), sum(x * n for n in (1, 2)), sum(rows, x), sum([1, x, 0.5]), sum([2.5, 1]), sum([])
+
+
 def called(x):
     return double(x, n=x.shape[0]) + double(x)
 
@@ -130,6 +135,7 @@ FUNCTIONS: dict[Callable[..., Any], Callable[[int], tuple[int, ...]]] = {
     random: lambda n: (n, 4),
     pieces: lambda n: (n, 8),
     loop: lambda n: (n + 2, 4),
+    sums: lambda n: (3, n),
     called: lambda n: (n, 4),
 }
 
@@ -205,6 +211,22 @@ def test_an_error_for_some_sizes_is_eagers():
             assert "invalid for input of size 5" in str(error)
         else:
             same(compiled(x), expected)
+
+
+def test_errors_of_sums_are_eagers():
+    def fn(x, start):
+        seen.append(len(x))
+        try:
+            return sum((part for part in (x, x[1:], x)), start)
+        except (RuntimeError, TypeError) as error:
+            return str(error)
+
+    seen = []
+    compiled = magneto.compile(fn)
+    for start in (0, "", "text", [1]):
+        for n in (4, 5, 6, 7):
+            assert compiled(torch.rand(n), start) == fn(torch.rand(n), start)
+    assert seen == [n for n in (4, 5, 6, 7) * 4 for _ in range(2)]
 
 
 def test_numbers_among_the_arguments():

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from types import CodeType, TracebackType
+from types import CodeType, FunctionType, TracebackType
 from typing import Any, TypeVar, cast, overload
 
 import torch
@@ -132,21 +132,34 @@ def _rule(name: str, fn: Any, rule: str) -> Any:
 def _gradient_movers() -> list[Any]:
     """What of torch reads and replaces gradients, and the code of the function that each optimizer has as its step."""
     schedulers = (value for value in vars(torch.optim.lr_scheduler).values() if isinstance(value, type))
-    wrapper = torch.optim.Optimizer.profile_hook_step.__code__
     return [
         torch.Tensor.backward,
         torch.autograd.backward,
         torch.autograd.grad,
         torch.nn.Module.zero_grad,
         torch.optim.Optimizer.zero_grad,
-        *(part for part in wrapper.co_consts if isinstance(part, CodeType)),
+        *_inner_functions(torch.optim.Optimizer.profile_hook_step),
         *(vars(scheduler)["step"] for scheduler in schedulers if "step" in vars(scheduler)),
         torch.nn.utils.clip_grad_norm_,
         torch.nn.utils.clip_grad_value_,
     ]
 
 
-for _function in _gradient_movers():
+def _transforms() -> list[Any]:
+    """What makes a function of a function, and the code of what it makes: tensors have another meaning inside."""
+    func, functional = torch.func, torch.autograd.functional
+    makers: list[Any] = [func.grad, func.grad_and_value, func.vmap, func.functionalize, func.hessian, func.jacfwd]
+    makers += [func.jacrev, func.jvp, func.linearize, func.vjp]
+    inside = [func.vjp.__globals__[name] for name in ("_vjp_with_argnums", "_jvp_with_argnums")]
+    callers = [functional.jacobian, functional.hessian, functional.vjp, functional.jvp, functional.vhp, functional.hvp]
+    return [*makers, *callers, *(code for function in makers + inside for code in _inner_functions(function))]
+
+
+def _inner_functions(function: FunctionType) -> list[CodeType]:
+    return [part for part in function.__code__.co_consts if isinstance(part, CodeType)]
+
+
+for _function in (*_gradient_movers(), *_transforms(), torch.manual_seed, torch.seed):
     _C.set_rule(_function, "aside")
 
 # What torch.profiler.record_function calls.

@@ -231,6 +231,11 @@ bool is_len(PyObject* callable) {
   return callable == len;
 }
 
+bool is_sum(PyObject* callable) {
+  static PyObject* sum = PyDict_GetItemString(PyEval_GetBuiltins(), "sum");
+  return callable == sum;
+}
+
 PyObject* call_with_star() {
   static PyMethodDef definition = {"call_with_star",
                                    [](PyObject*, PyObject* given) -> PyObject* {

@@ -46,6 +46,7 @@ bool looks_at_frames(PyObject* callable);
 // "dict.pop", "time.time": for people.
 std::string callable_name(PyObject* callable);
 bool is_len(PyObject* callable);
+bool is_sum(PyObject* callable);
 // A function of ours: (callable, positional arguments[, keyword arguments]).
 PyObject* call_with_star();
 // One, (object), that gives the attribute of this name. Borrowed; null: error set.

@@ -139,6 +139,37 @@ void Watch::take_truth_of(NodeId id) {
   provenance.truths.emplace_back(id, PyObject_IsTrue(node.value.get()) == 1);
 }
 
+// sum(): addition by addition, so that those of tensors are made on stand-ins, too.
+PyObject* Watch::add_up(const Call& call) {
+  py::Ref items = py::Ref::steal(PyObject_GetIter(call.args[0]));
+  py::Ref total = call.size() > 1 ? py::Ref::borrow(call.args[1]) : py::Ref::steal(PyLong_FromLong(0));
+  py::Ref numbers = py::Ref::steal(PyList_New(0));  // in front, which CPython adds in ways of its own
+  if (!items || !total || !numbers) return nullptr;
+  NodeId node = kKnown;
+  auto add_numbers = [&] {
+    if (!PyList_GET_SIZE(numbers.get())) return true;
+    total = py::Ref::steal(PyObject_CallFunctionObjArgs(call.callable, numbers.get(), total.get(), nullptr));
+    return total && PyList_SetSlice(numbers.get(), 0, PY_SSIZE_T_MAX, nullptr) == 0;
+  };
+  while (py::Ref item = py::Ref::steal(PyIter_Next(items.get()))) {
+    if (guard::is_plain_number(total.get()) && guard::is_plain_number(item.get())) {
+      if (PyList_Append(numbers.get(), item.get()) < 0) return nullptr;
+      continue;
+    }
+    if (!add_numbers()) return nullptr;
+    py::Ref next = py::Ref::steal(PyNumber_Add(total.get(), item.get()));
+    bool is_tensors = is_tensor(total.get()) || is_tensor(item.get());
+    if (!next && is_tensors) note_tensor_error({{total.get(), node}, {item.get()}});
+    if (!next) return nullptr;
+    node = is_tensors && alive() ? stand_ins()->apply(PyNumber_Add, {total.get(), node}, {item.get()}, next.get())
+                                 : kKnown;
+    total = std::move(next);
+  }
+  if (PyErr_Occurred() || !add_numbers()) return nullptr;
+  handover.returned = node;
+  return total.release();
+}
+
 void Watch::look_at_tensor(PyObject* value, const What& what) {
   if (StandIns* again = stand_ins(); again && again->concerns({value}))
     give_up(what.text() + " looks at a tensor whose sizes may change");

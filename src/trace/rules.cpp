@@ -5,6 +5,7 @@
 
 #include "cpython/last_word.h"
 #include "cpython/text.h"
+#include "guard/reads.h"
 #include "runtime/state.h"
 #include "trace/call_table.h"
 
@@ -37,6 +38,16 @@ py::Ref hold(PyObject* callable, const void* key) {
   return py::when_dead(callable, [key] { auto node = table().extract(key); });
 }
 
+// What torch.compiler.disable has returned, which people use whatever compiles their programs. torch marks functions of
+// its own likewise, but does not say whose wrapper they are.
+bool is_disabled_for_torch(PyObject* function) {
+  PyObject* marks = PyFunction_Check(function) ? ((PyFunctionObject*)function)->func_dict : nullptr;
+  if (!marks || !PyDict_GET_SIZE(marks)) return false;
+  static PyObject* mark = PyUnicode_InternFromString("_torchdynamo_disable");
+  static PyObject* wrapped = PyUnicode_InternFromString("__wrapped__");
+  return guard::find_key(marks, mark) == Py_True && guard::find_key(marks, wrapped);
+}
+
 }  // namespace
 
 bool set_rule(PyObject* callable, Rule rule) {
@@ -50,10 +61,10 @@ bool set_rule(PyObject* callable, Rule rule) {
 Rule rule_of(PyObject* callable) {
   PyObject* function = PyMethod_Check(callable) ? PyMethod_GET_FUNCTION(callable) : callable;
   if (Py_TYPE(function) == runtime::process_state().scoped_type) return Rule::Disallow;
-  if (table().empty()) return Rule::None;
   auto found = table().find(key_of(callable));
   if (found == table().end() && PyFunction_Check(function)) found = table().find(PyFunction_GET_CODE(function));
-  return found == table().end() ? Rule::None : found->second.rule;
+  if (found != table().end()) return found->second.rule;
+  return is_disabled_for_torch(function) ? Rule::Aside : Rule::None;
 }
 
 std::string why_cut(PyObject* callable, PyObject* const* args, size_t count) {

@@ -381,6 +381,7 @@ class Watch {
   bool is_open_key(PyObject* key) const;
   void check_tensors_if_any(PyObject* result);
   PyObject* length_of(PyObject* tensor);
+  PyObject* add_up(const Call& call);
   void note_error_of(const Call& call, const std::vector<NodeId>& nodes);
   void call_again(const Call& call, const std::vector<NodeId>& nodes, runtime::CallKind kind, PyObject* result);
   void finish_tensor_op(PyObject* callable, PyObject* result);

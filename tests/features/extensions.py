@@ -277,17 +277,15 @@ def checkpointed_reentrant() -> Case:
     return Case(lambda x: checkpoint(model, x, use_reentrant=True), lambda: model.append(nn.Tanh()), module=model)
 
 
-@left_to_python("returns a function with attributes of its own", "<lambda>", "call")
+@feature(graphs=2, hits=4, cuts=("torch.func.grad,", "uses a function"), eager="uses a function", python=("<lambda>",))
 def func_grad() -> Case:
     def call(x: Tensor, world: World) -> Any:
-        return torch.func.grad(lambda y: (y.sin() * world.factor).sum())(x), torch.func.grad_and_value(
-            lambda y: y.pow(2).sum()
-        )(x)
+        return torch.func.grad(lambda y: (y.sin() * world.factor).sum())(x * 2) + 1
 
     return changing(call)
 
 
-@left_to_python("makes a types.GenericAlias", "<lambda>", "call")
+@feature(graphs=1, hits=3, cuts=("torch.func.vmap,", "uses a function"), eager="uses a function", python=("<lambda>",))
 def func_vmap() -> Case:
     def call(x: Tensor, world: World) -> Any:
         return torch.vmap(lambda row: row.dot(row) * world.factor)(x), torch.vmap(torch.outer, in_dims=(0, None))(
@@ -297,22 +295,34 @@ def func_vmap() -> Case:
     return changing(call)
 
 
-@left_to_python("makes a types.GenericAlias", "<lambda>", "call")
+@feature(
+    graphs=2,
+    hits=4,
+    cuts=("torch.func.grad,", "torch.func.vmap,", "uses a function"),
+    eager="uses a function",
+    python=("<lambda>",),
+)
 def func_vmap_of_grad() -> Case:
     def call(x: Tensor, world: World) -> Any:
-        return torch.vmap(torch.func.grad(lambda row: (row**3).sum() * world.factor))(x)
+        return torch.vmap(torch.func.grad(lambda row: (row**3).sum() * world.factor))(x * 2) + 1
 
     return changing(call)
 
 
-@left_to_python("returns a function with attributes of its own", "<lambda>", "call", "inner")
+@feature(
+    graphs=3,
+    hits=3,
+    cuts=("torch.func.jacrev,", "torch.func.jacfwd,", "torch.func.jvp,", "torch.func.vjp,", *("uses a function",) * 2),
+    eager="uses a function",
+    python=("inner",),
+)
 def func_jacobians() -> Case:
     def call(x: Tensor, world: World) -> Any:
         def inner(row: Tensor) -> Tensor:
             return row.sin() * world.factor
 
         return (
-            torch.func.jacrev(inner)(x[0]),
+            torch.func.jacrev(inner)(x[0]) * 2,
             torch.func.jacfwd(inner)(x[0]),
             torch.func.jvp(inner, (x,), (x,)),
             torch.func.vjp(inner, x)[0],
@@ -332,7 +342,7 @@ def functional_call() -> Case:
     return Case(call, lambda: parameters.update(weight=torch.eye(4) * 3), module=model)
 
 
-@left_to_python("makes a types.GenericAlias", "call", "one")
+@feature(graphs=2, hits=4, cuts=("torch.func.vmap,", "uses a function"), eager="uses a function", python=("one",))
 def functional_call_of_an_ensemble() -> Case:
     models = [nn.Linear(4, 2) for _ in range(3)]
     stacked, _buffers = torch.func.stack_module_state(models)
@@ -342,7 +352,7 @@ def functional_call_of_an_ensemble() -> Case:
         def one(parameters: Any, y: Tensor) -> Tensor:
             return torch.func.functional_call(base, parameters, (y,))
 
-        return torch.vmap(one, in_dims=(0, None))(stacked, x)
+        return torch.vmap(one, in_dims=(0, None))(stacked, x * 2) + 1
 
     return Case(call, lambda: stacked.update(bias=torch.ones(3, 2)))
 
