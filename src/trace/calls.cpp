@@ -307,7 +307,8 @@ class CallModel {
     if (!function || Py_TYPE(function) != &PyMethodDescr_Type) return false;
     std::vector<PyObject*> rest(call_.args + rest_, call_.args + call_.size());
     py::Ref copy;
-    if (name_is("extend") || name_is("update")) {
+    bool takes_items = name_is("extend") || name_is("extendleft") || method_name(call_.callable).ends_with("update");
+    if (takes_items) {
       // What it takes in is what the argument holds now.
       if (rest.size() != 1) return false;
       if (PyList_CheckExact(rest[0]) || PyTuple_CheckExact(rest[0]))

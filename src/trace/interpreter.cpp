@@ -724,11 +724,16 @@ PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
   else
     watch->enter_function(view.function, view.locals);
   FrameRun run(*watch, thread, frame, code);
+  NodeId waiting = watch->handover.returned;  // for a caller: a frame that is left ends this generator
   run.take_nodes();
   watch->running.push_back(&run);
   watch->depth = std::max(watch->depth, watch->running.size());
   PyObject* result = run.run(throwing);
   watch->running.pop_back();
+  if (waiting != kKnown) {
+    watch->handover = {};
+    watch->handover.returned = waiting;
+  }
   return result;
 }
 

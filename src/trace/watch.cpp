@@ -646,6 +646,16 @@ void Watch::write_attribute(PyObject* object, PyObject* name, Value value, bool 
   write_key(std::move(effect));
 }
 
+// A tuple of what is in a list or tuple that hands its items on.
+py::Ref Watch::items_now(PyObject* sequence) {
+  if (PyTuple_CheckExact(sequence)) return py::Ref::borrow(sequence);
+  if (!PyList_CheckExact(sequence)) return give_up("the call stores the items of a " + type_name(sequence)), py::Ref();
+  if (!is_fresh(sequence)) read_contents(sequence);
+  py::Ref items = py::Ref::steal(PySequence_Tuple(sequence));
+  if (items) mark_fresh(items.get());
+  return items;
+}
+
 void Watch::write_item(PyObject* container, PyObject* key, Value value) {
   if (!alive()) return;
   if (is_tensor(container)) {
@@ -663,6 +673,9 @@ void Watch::write_item(PyObject* container, PyObject* key, Value value) {
   if (by_key && is_there_already(container, key, value)) return;
   if (!by_key || !is_tracked(container)) settle(value.node), read_contents(container);
   if (!guard::is_atom(key) && !PySlice_Check(key)) return give_up("the call changes an item under an unusual key");
+  py::Ref items = PySlice_Check(key) && value.object ? items_now(value.object) : py::Ref();
+  if (!alive()) return;
+  if (items) value.object = items.get();
   Effect effect{value.object ? program::Op::SetItem : program::Op::DeleteItem,
                 container,
                 py::Ref::borrow(by_key ? key : nullptr),

@@ -393,6 +393,7 @@ class Watch {
   void read_super(PyObject* super, PyObject* name);
   bool is_there_already(PyObject* dict, PyObject* key, Value value);
   void mark_tensor(PyObject* tensor, PyObject* name, Value value);
+  py::Ref items_now(PyObject* sequence);
   void write_key(Effect effect);
   void add(Effect effect);
   const Effect* last_write(PyObject* container, PyObject* key) const;

@@ -123,14 +123,15 @@ void Writer::check_drops() {
   }
 }
 
-// A computation is made even if nobody uses it: it could fail.
+// Computations and reads are made even if nobody uses what comes out: they could fail.
 void Writer::write_nodes() {
   Provenance& nodes = watch_.provenance;
   node_registers_.resize(nodes.size(), program::kNoRegister);
   for (NodeId id = 1; id < nodes.size() && watch_.alive(); ++id) {
     Node::Kind kind = nodes[id].kind;
     bool computes = kind == Node::Kind::Unary || kind == Node::Kind::Binary || kind == Node::Kind::Compare;
-    bool is_read = kind != Node::Kind::Symbolic && nodes[id].typed;
+    bool is_read = kind == Node::Kind::Key || kind == Node::Kind::Cell;
+    is_read |= kind != Node::Kind::Symbolic && nodes[id].typed;
     if (!nodes[id].settled && (computes || is_read)) node(id);
   }
   for (size_t i = 0; i < nodes.lengths.size(); ++i) {

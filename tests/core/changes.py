@@ -1469,3 +1469,32 @@ change(
     "text = 'b'",
     "text = 'a'",
 )
+
+# -- what is read and then not used -----------------------------------------------------------------------------------
+
+for name, read, take, put in (
+    ("attribute", "o.n", "del o.n", "o.n = 1"),
+    ("item", "D['n']", "del D['n']", "D['n'] = 1"),
+    ("global", "N", "del N", "N = 1"),
+    ("of_a_new_list", "[5, o.n][0]", "del o.n", "o.n = 1"),
+):
+    change(
+        f"unused_{name}",
+        f"class C: pass\no = C()\no.n, D, N = 1, {{'n': 1}}, 1\ndef f():\n  {read}\n  return 1",
+        take,
+        put,
+    )
+change(
+    "unused_cell",
+    "def make():\n  n = 1\n  def take():\n    nonlocal n\n    del n\n  def put():\n    nonlocal n\n    n = 1\n"
+    "  def f():\n    n\n    return 1\n  return f, take, put\nf, take, put = make()",
+    "take()",
+    "put()",
+)
+change(
+    "unused_behind_a_cut",
+    "import queue\nbox = queue.SimpleQueue()\nclass C: pass\no = C()\no.n = 1\n"
+    "def f():\n  for i in (1, 2):\n    box.put(i)\n    o.n\n    box.get()\n  return 1",
+    "del o.n",
+    "o.n = 1",
+)

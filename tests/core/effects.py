@@ -902,3 +902,37 @@ effect(
     "type(E.__cause__).__name__",
     "E.__cause__ = None",
 )
+
+# -- what is copied, and changes afterwards ---------------------------------------------------------------------------
+
+for name, source in {
+    "slice": "L[:] = t",
+    "part": "L[1:2] = t",
+    "slice_of_an_older": "L[:] = M",
+    "extend": "L.extend(t)",
+    "extend_deque": "Q.extend(t)",
+    "extend_deque_left": "Q.extendleft(t)",
+    "difference": "S.difference_update(t)",
+    "symmetric_difference": "S.symmetric_difference_update(t)",
+    "intersection": "S.intersection_update(t)",
+}.items():
+    effect(
+        f"copied_by_{name}",
+        "import collections\nL, M, Q, S = [1, 2], [3], collections.deque([1]), {1, 2, 3}\n"
+        f"def f():\n  t = [2, 5]\n  {source}\n  t.insert(0, 3)\n  M.append(4)\n  return t",
+        "L, M, Q, S",
+        compiled=None,
+    )
+GENERATOR = "def gen():\n  yield 1\n"
+effect(
+    "counted_with_a_generator_at_hand",
+    OBJECT + GENERATOR + "def f():\n  x = gen()\n  o.n += 1\n  return o.n",
+    "o.n",
+    compiled=None,
+)
+effect(
+    "counted_for_a_callee_with_a_generator",
+    OBJECT + GENERATOR + "def g():\n  x = gen()\n  next(x)\n  return o.n\ndef f():\n  o.n += 1\n  return g() + 1",
+    "o.n",
+    compiled=None,
+)
