@@ -285,7 +285,13 @@ PyObject* mg_run_instruction(PyThreadState* thread, const mg_lone_instruction* i
 
 PyObject* mg_eval_default(PyThreadState* thread, mg_frame* frame, int throwing);
 // How many more Python frames the recursion limit allows, and frames that count towards it although nobody made them.
-int mg_recursion_left(PyThreadState* thread);
+static inline int mg_recursion_left(PyThreadState* thread) {
+#if PY_VERSION_HEX >= 0x030c0000
+  return thread->py_recursion_remaining;
+#else
+  return thread->recursion_remaining;
+#endif
+}
 // How deeply C code may still nest, where CPython counts that by itself (3.12 and later).
 int mg_c_recursion_left(PyThreadState* thread);
 void mg_recursion_use(PyThreadState* thread, int frames);

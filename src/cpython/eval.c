@@ -19,11 +19,9 @@ PyObject* mg_eval_default(PyThreadState* thread, mg_frame* frame, int throwing) 
 }
 
 #if PY_VERSION_HEX >= 0x030c0000
-int mg_recursion_left(PyThreadState* thread) { return thread->py_recursion_remaining; }
 int mg_c_recursion_left(PyThreadState* thread) { return thread->c_recursion_remaining; }
 void mg_recursion_use(PyThreadState* thread, int frames) { thread->py_recursion_remaining -= frames; }
 #else
-int mg_recursion_left(PyThreadState* thread) { return thread->recursion_remaining; }
 int mg_c_recursion_left(PyThreadState* thread) {
   (void)thread;
   return INT_MAX;

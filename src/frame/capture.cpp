@@ -68,7 +68,7 @@ Capture capture(RealCall& call, bool whole, const Variant* base, std::shared_ptr
   capture.was_open = !leeway.empty() || !arguments->open().empty();
   double start = now_ms();
   HookScope hook;
-  auto variant = std::make_shared<Variant>();
+  guard::Held variant(new Variant);
   trace::Watch watch(*arguments, variant.get(), &variant->program, leeway);
   watch.guards.expect_many();
   watch.may_cut = !whole;

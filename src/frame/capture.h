@@ -57,10 +57,10 @@ class FunctionCall final : public RealCall {
 };
 
 struct Capture {
-  py::Ref result;                    // of the call; null: a Python error is set
-  std::shared_ptr<Variant> variant;  // null: not compiled, for this reason, or part of the base
-  bool added = false;                // to the base
-  bool met_forbidden = false;        // magneto.forbid_in_graph
+  py::Ref result;                // of the call; null: a Python error is set
+  guard::Held<Variant> variant;  // null: not compiled, for this reason, or part of the base
+  bool added = false;            // to the base
+  bool met_forbidden = false;    // magneto.forbid_in_graph
   std::string reason, where;
   int depth = 0;                         // of Python calls
   bool pays = false;                     // see trace::Watch

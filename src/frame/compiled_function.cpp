@@ -54,7 +54,9 @@ PyObject* call_through(PyObject* object, PyObject* const* args, size_t flagged_c
   if (!self->forms->stays_eager()) [[unlikely]]
     return (self->vectorcall = call)(object, args, flagged_count, keyword_names);
   ++runtime::process_state().calls;
-  return PyObject_Vectorcall(self->function, args, flagged_count, keyword_names);
+  PyObject* function = self->function;
+  if (!PyFunction_Check(function)) return PyObject_Vectorcall(function, args, flagged_count, keyword_names);
+  return ((PyFunctionObject*)function)->vectorcall(function, args, flagged_count, keyword_names);
 }
 
 // ---- the Python type

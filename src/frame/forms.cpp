@@ -55,7 +55,7 @@ void note_failure(Forms& forms, const std::string& reason, const std::string& wh
 }
 
 // False: it is gone already.
-bool drop_variant(Forms& forms, std::shared_ptr<Variant> variant) {
+bool drop_variant(Forms& forms, guard::Held<Variant> variant) {
   if (!std::erase(forms.variants, variant)) return false;
   Group& group = group_of(forms, *variant->arguments);
   group.trie.remove(*variant);
@@ -97,7 +97,7 @@ void log_program(const Variant& variant) {
 }
 
 void add_variant(Forms& forms, Capture& captured) {
-  std::shared_ptr<Variant>& variant = captured.variant;
+  guard::Held<Variant>& variant = captured.variant;
   Group& group = group_of(forms, *variant->arguments);
   if (!group.arguments) group.arguments = variant->arguments;
   variant->arguments = group.arguments;
@@ -229,7 +229,7 @@ bool lower(const Forms& forms, const Variant& variant) {
 }
 
 // Of a call that was made: what is to be said about its capture. False: an error is set, in place of the result.
-bool conclude(Forms& forms, const Capture& captured, const std::shared_ptr<Variant>& filled) {
+bool conclude(Forms& forms, const Capture& captured, const guard::Held<Variant>& filled) {
   bool good = (!captured.variant || tell_guards(forms, *filled)) && (!filled || lower(forms, *filled));
   {
     py::ErrorAside aside;
@@ -289,8 +289,13 @@ bool opened_in_vain(const Forms& forms, const Capture& captured) {
   return !forms.failures.count(with_place(captured.reason, captured.where));
 }
 
+void note_hit(Variant& variant) {
+  ++variant.hits;
+  variant.last_used = ++runtime::process_state().hits;
+}
+
 // Watches this call. `base`: a variant that fits, but could not finish an earlier call.
-PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> base) {
+PyObject* capture_call(Forms& forms, RealCall& call, guard::Held<Variant> base) {
   ++forms.captures;
   runtime::count("stats", "captures");
   if (!tell_compilation(forms, true)) return nullptr;
@@ -298,11 +303,11 @@ PyObject* capture_call(Forms& forms, RealCall& call, std::shared_ptr<Variant> ba
   Capture captured = capture(call, forms.wishes->whole, base.get(), arguments_of(forms, call, std::move(open)),
                              {forms.open_keys, forms.open_answers}, forms.detours);
   bool in_vain = opened_in_vain(forms, captured);
-  if (in_vain) captured.variant.reset();
+  if (in_vain) captured.variant = {};
   bool is_wiser = learn_detour(forms, captured) || (in_vain && forms.open_answers);
   if (base) base->captures_in_vain = captured.added || is_wiser ? 0 : base->captures_in_vain + 1;
   if (base && captured.variant && captured.variant->is_better_than(*base)) drop_variant(forms, base);
-  std::shared_ptr<Variant> filled = captured.variant ? captured.variant : captured.added ? base : nullptr;
+  guard::Held<Variant> filled = captured.variant ? captured.variant : captured.added ? base : guard::Held<Variant>();
   if (is_wiser && (filled || base)) (filled ? filled : base)->capture_in = 0;
   if (filled) filled->depth = std::max(filled->depth, captured.depth), filled->pays |= captured.pays;
   {
@@ -421,20 +426,20 @@ PyObject* miss(Forms& forms, RealCall& call) {
     open_what_changed(forms, call);
     if (!tell_guard_failure(forms, why)) return nullptr;
   }
-  return capture_call(forms, call, nullptr);
+  return capture_call(forms, call, {});
 }
 
 }  // namespace
 
-std::shared_ptr<Variant> find_variant(Forms& forms, const CallArguments& call, Matched& matched,
-                                      const std::vector<const guard::Entry*>& tried) {
+Variant* find_variant(Forms& forms, const CallArguments& call, Matched& matched,
+                      const std::vector<const guard::Entry*>& tried) {
   for (size_t i = 0; i < forms.groups.size(); ++i) {
     if (!matched.match(*forms.groups[i].arguments, call)) continue;
-    std::shared_ptr<guard::Entry> entry = forms.groups[i].trie.find(tried);
+    guard::Entry* entry = forms.groups[i].trie.find(tried);
     if (!entry) continue;
     auto at = forms.groups.begin() + static_cast<ptrdiff_t>(i);
     if (i) std::rotate(forms.groups.begin(), at, at + 1);
-    return std::static_pointer_cast<Variant>(std::move(entry));
+    return static_cast<Variant*>(entry);
   }
   return nullptr;
 }
@@ -445,11 +450,15 @@ PyObject* call_form(Forms& forms, RealCall& call) {
   if (mg_is_tracing_lines(thread)) return miss(forms, call);
   Matched matched;
   std::vector<const guard::Entry*> diverged;
-  while (std::shared_ptr<Variant> variant = find_variant(forms, call.arguments, matched, diverged)) {
+  while (guard::Held<Variant> variant{find_variant(forms, call.arguments, matched, diverged)}) {
     if (mg_recursion_left(thread) < variant->depth) return call.run(nullptr);  // which raises RecursionError
     if (variant->hits == kTrialRuns && gave_up_as_too_slow(forms)) return call.run(nullptr);
     if (variant->capture_in >= 0 && variant->capture_in-- == 0 && may_capture_more(forms))
       return capture_call(forms, call, std::move(variant));
+    if (PyObject* result = variant->program.plain_result()) {
+      note_hit(*variant);
+      return Py_NewRef(result);
+    }
     program::End end;
     program::Misfit why_left;
     PyObject* result =
@@ -458,8 +467,7 @@ PyObject* call_form(Forms& forms, RealCall& call) {
       diverged.push_back(variant.get());
       continue;
     }
-    ++variant->hits;
-    variant->last_used = ++runtime::process_state().hits;
+    note_hit(*variant);
     if (end == program::End::Left) note_left(forms, *variant, why_left);
     if (end != program::End::Failed) return result;
     // An operator raised an error. The function itself raises it with its own traceback, or handles it.
@@ -469,13 +477,12 @@ PyObject* call_form(Forms& forms, RealCall& call) {
   return miss(forms, call);
 }
 
-bool Forms::stays_eager() const {
-  return variants.empty() && (mg_why_unsupported() || failures_in_a_row >= config().capture_attempts ||
-                              captures >= config().recapture_limit);
+bool Forms::has_given_up() const {
+  return mg_why_unsupported() || failures_in_a_row >= config().capture_attempts || captures >= config().recapture_limit;
 }
 
 void Forms::drop_variants() {
-  std::vector<std::shared_ptr<Variant>> old_variants;
+  std::vector<guard::Held<Variant>> old_variants;
   std::vector<Group> old_groups;
   old_variants.swap(variants), old_groups.swap(groups);
 }

@@ -40,11 +40,11 @@ std::shared_ptr<const Wishes> make_wishes(bool whole, PyObject* backend, PyObjec
 struct Forms {
   std::string name;
   std::shared_ptr<const Wishes> wishes = std::make_shared<Wishes>();
-  std::vector<Group> groups;                       // most recently used first
-  std::vector<std::shared_ptr<Variant>> variants;  // newest first
-  bool cannot_open = false;                        // a capture that left sizes or numbers open has failed
-  std::vector<std::string> by_content;             // names of arguments that are another object in each call
-  bool needs_identity = false;                     // a capture that did not rely on which objects these are has failed
+  std::vector<Group> groups;                   // most recently used first
+  std::vector<guard::Held<Variant>> variants;  // newest first
+  bool cannot_open = false;                    // a capture that left sizes or numbers open has failed
+  std::vector<std::string> by_content;         // names of arguments that are another object in each call
+  bool needs_identity = false;                 // a capture that did not rely on which objects these are has failed
   std::vector<py::Ref> open_keys;  // names of attributes and the like that hold another number or tensor in each call
   bool open_answers = false;       // numbers and sizes that the call asks for are others in each call
   int answers_opened_in_vain = 0;  // captures that were to leave these open, but could not
@@ -59,7 +59,8 @@ struct Forms {
   int64_t late_hits = 0;    // of the variants, when they were last counted
 
   // Nothing is compiled, and as the settings stand nothing will be.
-  bool stays_eager() const;
+  bool stays_eager() const { return variants.empty() && has_given_up(); }
+  bool has_given_up() const;
   void drop_variants();
   int traverse(visitproc visit, void* arg) const;  // without the wishes, which others may share
 };
@@ -83,9 +84,9 @@ class Matched {
   std::vector<PyObject*> heap_;
 };
 
-// The variant that fits and is not among those that were `tried`, or null.
-std::shared_ptr<Variant> find_variant(Forms& forms, const guard::CallArguments& call, Matched& matched,
-                                      const std::vector<const guard::Entry*>& tried = {});
+// The variant that fits and is not among those that were `tried`, or null; borrowed.
+Variant* find_variant(Forms& forms, const guard::CallArguments& call, Matched& matched,
+                      const std::vector<const guard::Entry*>& tried = {});
 
 // Makes the call: by the program of a variant that fits, or else for real, watched if that may still pay. Null: error
 // set. The call may drop the function: whoever makes it keeps the forms alive.

@@ -2,7 +2,6 @@
 #include "guard/run.h"
 
 #include "cpython/cpython.h"
-#include "guard/trie.h"
 
 namespace magneto::guard {
 

@@ -5,10 +5,9 @@
 
 #include "cpython/cpython.h"
 #include "guard/reads.h"
+#include "guard/trie.h"
 
 namespace magneto::guard {
-
-class Entry;
 
 // Eight bytes at an address, and the value they had.
 struct Word {
@@ -47,7 +46,7 @@ class Run {
   Run* parent;
   std::vector<Read> reads;
   std::vector<std::unique_ptr<Run>> children;
-  std::vector<std::shared_ptr<Entry>> entries;
+  std::vector<Held<Entry>> entries;
 
  private:
   static constexpr uint32_t kEnd = UINT32_MAX;

@@ -7,11 +7,6 @@
 
 namespace magneto::guard {
 
-bool Entry::holds() const {
-  return (!global_state || global_state->holds()) &&
-         (tensors.objects.empty() || tensors.checks->first_mismatch(tensors.objects.data()) < 0);
-}
-
 std::string Entry::explain() const {
   if (global_state && !global_state->holds()) return global_state->explain();
   ptrdiff_t bad = tensors.checks->first_mismatch(tensors.objects.data());
@@ -58,17 +53,17 @@ Run* grow(Run* run, std::vector<Read> reads) {
   }
 }
 
-// Null: there is none.
-const std::shared_ptr<Entry>* find_behind(Run& run, const std::vector<const Entry*>& tried) {
-  if (run.first_failure() != Run::kAll) return nullptr;
+// Behind a run that holds. Null: there is none.
+Entry* find_behind(Run& run, const std::vector<const Entry*>& tried) {
   for (size_t i = 0; i < run.entries.size(); ++i) {
     const Entry* entry = run.entries[i].get();
     if (std::find(tried.begin(), tried.end(), entry) != tried.end() || !entry->holds()) continue;
     move_to_front(run.entries, i);
-    return &run.entries.front();
+    return run.entries.front().get();
   }
   for (size_t i = 0; i < run.children.size(); ++i) {
-    const std::shared_ptr<Entry>* entry = find_behind(*run.children[i], tried);
+    if (run.children[i]->first_failure() != Run::kAll) continue;
+    Entry* entry = find_behind(*run.children[i], tried);
     if (!entry) continue;
     move_to_front(run.children, i);
     return entry;
@@ -93,7 +88,7 @@ Trie::~Trie() = default;
 Trie::Trie(Trie&&) noexcept = default;
 Trie& Trie::operator=(Trie&&) noexcept = default;
 
-void Trie::insert(std::shared_ptr<Entry> entry, std::vector<Read> reads) {
+void Trie::insert(Held<Entry> entry, std::vector<Read> reads) {
   if (empty())
     root_ = std::make_unique<Run>(std::move(reads), nullptr), entry->run_ = root_.get();
   else
@@ -113,22 +108,19 @@ void Trie::remove(const Entry& entry) {
 
 bool Trie::empty() const { return root_->children.empty() && root_->entries.empty(); }
 
-std::shared_ptr<Entry> Trie::find(const std::vector<const Entry*>& tried) {
-  const std::shared_ptr<Entry>* found = find_behind(*root_, tried);
-  return found ? *found : nullptr;
+Entry* Trie::find(const std::vector<const Entry*>& tried) {
+  Run& root = *root_;
+  if (root.first_failure() != Run::kAll) return nullptr;
+  bool is_first = tried.empty() && !root.entries.empty() && root.entries.front()->holds();
+  return is_first ? root.entries.front().get() : find_behind(root, tried);
 }
 
-Entry* Trie::find_borrowed(const std::vector<const Entry*>& tried) {
-  const std::shared_ptr<Entry>* found = find_behind(*root_, tried);
-  return found ? found->get() : nullptr;
-}
-
-std::vector<std::shared_ptr<Entry>> Trie::find_all() {
-  std::vector<std::shared_ptr<Entry>> found;
+std::vector<Held<Entry>> Trie::find_all() {
+  std::vector<Held<Entry>> found;
   std::vector<const Entry*> tried;
-  while (std::shared_ptr<Entry> entry = find(tried)) {
-    tried.push_back(entry.get());
-    found.push_back(std::move(entry));
+  while (Entry* entry = find(tried)) {
+    tried.push_back(entry);
+    found.emplace_back(entry);
   }
   return found;
 }

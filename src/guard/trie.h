@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "guard/held.h"
 #include "guard/names.h"
 #include "guard/reads.h"
 
@@ -25,9 +26,13 @@ class Entry {
 
   StateTensors tensors;
   std::unique_ptr<runtime::GlobalState> global_state;
+  int64_t holders = 0;  // see Held
 
   // What no read covers: torch's state and the tensors.
-  bool holds() const;
+  bool holds() const {
+    return (!global_state || global_state->holds()) &&
+           (tensors.objects.empty() || tensors.checks->first_mismatch(tensors.objects.data()) < 0);
+  }
   std::string explain() const;
   virtual int traverse(visitproc visit, void* arg) const;
 
@@ -46,17 +51,15 @@ class Trie {
   Trie& operator=(Trie&&) noexcept;
 
   // `reads` held when they were noted; whether they still do does not matter.
-  void insert(std::shared_ptr<Entry> entry, std::vector<Read> reads);
+  void insert(Held<Entry> entry, std::vector<Read> reads);
   void remove(const Entry& entry);
   bool empty() const;
 
-  // An entry whose guards hold and that was not tried before, or null. The newest hit is looked at first.
-  std::shared_ptr<Entry> find(const std::vector<const Entry*>& tried = {});
-  // The same for who keeps the entries alive.
-  Entry* find_borrowed(const std::vector<const Entry*>& tried);
+  // An entry whose guards hold and that was not tried before, or null; borrowed. The newest hit is looked at first.
+  Entry* find(const std::vector<const Entry*>& tried = {});
 
   // All that hold.
-  std::vector<std::shared_ptr<Entry>> find_all();
+  std::vector<Held<Entry>> find_all();
 
   // In words, the first thing that keeps this entry from being used; empty if nothing does.
   std::string explain(const Entry& entry, const RootNames& roots);

@@ -76,11 +76,10 @@ std::unique_ptr<Memo> Memo::of(const Program& program) {
   return memo;
 }
 
-bool Memo::holds() {
+bool Memo::holds() const {
   bool holds = has_values_;
   for (const guard::Word& version : versions_) holds = holds && *version.address == version.expected;
   for (const auto& [cell, content] : cells_) holds = holds && PyCell_GET(cell) == content.get();
-  misses_ = holds ? 0 : misses_ + 1;
   return holds;
 }
 

@@ -17,7 +17,8 @@ class Memo {
   static std::unique_ptr<Memo> of(const Program& program);
 
   // Whether nothing has changed since what was noted.
-  bool holds();
+  bool holds() const;
+  bool has_values() const { return has_values_; }
   // Fills the registers that others than `rest` would fill.
   void recall(PyObject** registers) const;
   // Before a run, then, if that found all as it must be, after it.
@@ -25,6 +26,8 @@ class Memo {
   void note_values(PyObject* const* registers);
 
   // It never helps: what it relies on is different in each run.
+  void note_hit() { misses_ = 0; }
+  void note_miss() { ++misses_; }
   bool is_useless() const { return misses_ > kPatience; }
 
   std::vector<Instruction> rest;  // what has to be done in any case

@@ -201,6 +201,18 @@ bool Program::change(const Instruction& instruction, PyObject* const* registers)
   }
 }
 
+PyObject* Program::find_plain_result(PyObject* const* registers) const {
+  if (cut_ || !after_.empty()) return nullptr;
+  bool only_reads = !has_tensor_work_ && segment_inputs_.empty() && !known_ && apart_.empty() && same_.empty();
+  if (!only_reads) return nullptr;
+  if (has_memo_ && memo_->rest.empty()) return memo_->has_values() ? registers[result_] : nullptr;
+  const std::vector<Instruction>& left = has_memo_ ? memo_->rest : before_;
+  bool is_leaf = left.size() == 1 && (left.front().op == Op::Constant || left.front().op == Op::Older);
+  return is_leaf && left.front().result == result_ ? registers[result_] : nullptr;
+}
+
+bool Program::is_as_in_last_run() const { return !memo_ || memo_->holds(); }
+
 // All that comes before the tensor work. Null: diverged.
 PyObject** Program::prepare_all(PyObject* const* arguments, Registers& registers) const {
   auto all_of = [&](const std::vector<Instruction>& instructions, PyObject** r) {
@@ -211,14 +223,16 @@ PyObject** Program::prepare_all(PyObject* const* arguments, Registers& registers
   if (has_memo_ && !memo_) has_memo_ = (memo_ = Memo::of(*this)) != nullptr;
   if (has_memo_ && memo_->holds()) {
     PyObject** r = registers.reserve(registers_, memo_->filled);
+    memo_->note_hit();
     memo_->recall(r);
     return all_of(memo_->rest, r) ? r : nullptr;
   }
   PyObject** r = registers.reserve(registers_);
-  if (has_memo_) memo_->note_versions();
+  if (has_memo_) memo_->note_miss(), memo_->note_versions();
   if (!all_of(before_, r)) return nullptr;
   if (has_memo_) memo_->note_values(r);
   if (has_memo_ && memo_->is_useless()) has_memo_ = false;
+  plain_result_ = find_plain_result(r);
   return r;
 }
 
@@ -372,7 +386,7 @@ PyObject* Program::leave(const Exit& exit, Registers& registers) const {
 const Program* Program::run_next(Nodes& nodes, PyObject* const* tensors, Registers& registers, bool diverges,
                                  End* end) const {
   std::vector<const guard::Entry*> diverged;
-  while (const guard::Entry* entry = cut_->next.find_borrowed(diverged)) {
+  while (const guard::Entry* entry = cut_->next.find(diverged)) {
     const Program* next = static_cast<const Stretch*>(entry)->program.get();
     *end = next->run_stretch(nodes, tensors, registers, diverges);
     if (*end == End::Returned || *end == End::Raised) return next;

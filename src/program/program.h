@@ -167,8 +167,8 @@ struct Cut {
   uint32_t result = kNoRegister;
   bool is_question = false;  // to a tensor: no code runs that could look at frames or drop objects
   Exit before, after;
-  guard::Trie next;                                 // from guards to what may follow
-  std::vector<std::shared_ptr<Stretch>> stretches;  // all of these
+  guard::Trie next;                             // from guards to what may follow
+  std::vector<guard::Held<Stretch>> stretches;  // all of these
 
   // Makes the same call, with the same exits, whatever follows.
   bool same_as(const Cut& other) const;
@@ -230,6 +230,8 @@ class Program {
 
   // `arguments` are the values of the argument nodes, `tensors` those among them. `why_left` may be null.
   PyObject* run(PyObject* const* arguments, PyObject* const* tensors, End* end, Misfit* why_left) const;
+  // The result, if an earlier run has found that there is nothing else to do now; borrowed, or null.
+  PyObject* plain_result() const { return plain_result_ && is_as_in_last_run() ? plain_result_ : nullptr; }
   // Where there is a listing, that of the listings.
   std::string text() const;
   // Its instructions in words, each with the register that is its own, and how it ends.
@@ -247,6 +249,8 @@ class Program {
   bool are_same(PyObject* const* registers) const {
     return std::ranges::all_of(same_, [&](auto pair) { return registers[pair.first] == registers[pair.second]; });
   }
+  PyObject* find_plain_result(PyObject* const* registers) const;
+  bool is_as_in_last_run() const;
   bool prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const;
   PyObject** prepare_all(PyObject* const* arguments, Registers& registers) const;
   // False: diverged, or an error is set.
@@ -294,8 +298,9 @@ class Program {
   std::vector<IteratorState> iterators_;
   std::vector<CodePlace> places_;
   std::string listing_;
-  mutable std::unique_ptr<Memo> memo_;  // made by the first run; belongs to the GIL
-  mutable bool has_memo_ = true;        // of use, or will have one
+  mutable std::unique_ptr<Memo> memo_;        // made by the first run; belongs to the GIL
+  mutable bool has_memo_ = true;              // of use, or will have one
+  mutable PyObject* plain_result_ = nullptr;  // what is left of the last run, as long as the memo holds
 };
 
 }  // namespace magneto::program

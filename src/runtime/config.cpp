@@ -174,11 +174,6 @@ void warn_about_typos() {
 
 }  // namespace
 
-Config& config() {
-  static Config& config = *new Config;
-  return config;
-}
-
 const std::vector<Setting>& settings() {
 #define MAGNETO_ROW(type, name, default_value, doc) {#name, doc, SettingValue(std::in_place_type<type>, default_value)},
   static const std::vector<Setting>& table = *new std::vector<Setting>{MAGNETO_SETTINGS(MAGNETO_ROW)};

@@ -45,7 +45,10 @@ struct Config {
 #undef MAGNETO_FIELD
 };
 // Owned by the GIL.
-Config& config();
+inline Config& config() {
+  static Config& config = *new Config;
+  return config;
+}
 
 using SettingValue = std::variant<bool, int64_t, std::string>;
 struct Setting {

@@ -3,11 +3,6 @@
 
 namespace magneto::runtime {
 
-ThreadState& thread_state() {
-  static thread_local ThreadState state;
-  return state;
-}
-
 Counters& counters() {
   static Counters& counters = *new Counters;
   return counters;

@@ -77,7 +77,10 @@ struct ThreadState {
   std::optional<bool> autograd_dynamic;  // sizes; none: those that have changed
   int backwards = 0;
 };
-ThreadState& thread_state();
+inline ThreadState& thread_state() {
+  static constinit thread_local ThreadState state;
+  return state;
+}
 
 // Owned by the GIL.
 struct ProcessState {

@@ -333,7 +333,7 @@ void Watch::open_stretch(How how, bool keeps_contents) {
   fitting_.clear();
   if (outcome == Outcome::Joined) fitting_ = last_cut_->next.find_all();
   auto program = std::make_unique<program::Program>(program_);  // before that one goes, if nobody else has it
-  stretch_ = std::make_shared<program::Stretch>();
+  stretch_ = guard::Held(new program::Stretch);
   stretch_->program = std::move(program);
   entry_ = stretch_.get();
   program_ = stretch_->program.get();

@@ -425,14 +425,14 @@ class Watch {
   size_t operations_ = 0;                 // in the stretches that are closed
   PyObject* const* call_site_ = nullptr;  // the arguments of the innermost instruction that is nothing but a call
   std::unique_ptr<Writer> writer_;
-  guard::Entry* entry_;                        // the stretch that is being watched
-  program::Program* program_;                  // its program
-  std::shared_ptr<program::Stretch> stretch_;  // the same, unless it is the first
+  guard::Entry* entry_;                    // the stretch that is being watched
+  program::Program* program_;              // its program
+  guard::Held<program::Stretch> stretch_;  // the same, unless it is the first
   program::Cut* last_cut_ = nullptr;
-  std::vector<std::shared_ptr<guard::Entry>> fitting_;  // stretches of the base whose guards held behind that cut
-  std::vector<PyObject*> held_objects_;                 // by registers, when the stretch begins
-  std::vector<uint32_t> input_registers_;    // of the recording's inputs; empty: the tensors among the arguments
-  std::vector<uint32_t> checked_registers_;  // of the tensors among them that are checked, behind a cut
+  std::vector<guard::Held<guard::Entry>> fitting_;  // stretches of the base whose guards held behind that cut
+  std::vector<PyObject*> held_objects_;             // by registers, when the stretch begins
+  std::vector<uint32_t> input_registers_;           // of the recording's inputs; empty: the tensors among the arguments
+  std::vector<uint32_t> checked_registers_;         // of the tensors among them that are checked, behind a cut
   std::unique_ptr<runtime::TensorChecks> input_checks_;  // of those
   const Leeway leeway_;
   runtime::SymbolicRecording* symbolic_ = nullptr;  // the recording, if sizes stay open

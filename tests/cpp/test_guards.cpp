@@ -17,8 +17,8 @@ using guard::Trie;
 namespace {
 
 // What some notes lead to.
-std::shared_ptr<guard::Entry> put(Trie& trie, Reads& reads, const guard::RootNames& roots = {}) {
-  auto entry = std::make_shared<guard::Entry>();
+guard::Held<guard::Entry> put(Trie& trie, Reads& reads, const guard::RootNames& roots = {}) {
+  guard::Held entry(new guard::Entry);
   std::vector<PyObject*> objects;
   for (const auto& [object, name] : roots) objects.push_back(object);
   std::vector<guard::Read> found = reads.finish(objects);
@@ -70,7 +70,7 @@ class Noted {
 
   PythonWorld& world_;
   Trie trie_;
-  std::shared_ptr<guard::Entry> entry_;
+  guard::Held<guard::Entry> entry_;
 };
 
 py::Ref name(const char* text) { return py::Ref::steal(PyUnicode_InternFromString(text)); }
