@@ -55,7 +55,7 @@ class OpenTable {
   }
 
  private:
-  static constexpr size_t kFirstSize = 256;  // a power of two
+  static constexpr size_t kFirstSize = 64;  // a power of two
 
   static size_t hash(const void* p) { return (reinterpret_cast<uintptr_t>(p) >> 4) * 0x9E3779B97F4A7C15ull; }
   static size_t hash(const std::pair<const void*, const void*>& p) { return hash(p.first) * 31 + hash(p.second); }
@@ -67,7 +67,7 @@ class OpenTable {
     return slot;
   }
 
-  void grow() { resize(slots_.empty() ? kFirstSize : slots_.size() * 2); }
+  void grow() { resize(slots_.empty() ? kFirstSize : slots_.size() * 4); }
 
   void resize(size_t size) {
     std::vector<Entry> old(size);

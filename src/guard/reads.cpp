@@ -318,11 +318,7 @@ int Read::traverse(visitproc visit, void* arg) const {
 
 Reads::Reads() { tensors_.checks = runtime::tensor_plug().tensor_checks(); }
 
-void Reads::expect_many() {
-  reads_.reserve(kExpectedReads);
-  pairs_.reserve(kExpectedReads);
-  owners_.reserve(kExpectedReads);
-}
+void Reads::expect_many() { reads_.reserve(kExpectedReads); }
 
 namespace {
 
@@ -330,7 +326,10 @@ uint64_t version_of(Access access, PyObject* owner) {
   switch (access) {
     case Access::Key:
     case Access::Items:
-    case Access::Entry: return mg_dict_version_word(owner) ? *mg_dict_version_word(owner) : 0;
+    case Access::Entry: {
+      const uint64_t* word = mg_dict_version_word(owner);
+      return word ? *word : 0;
+    }
     case Access::Name:
     case Access::Specials:
       return mg_type_version((PyTypeObject*)owner) ? *mg_type_version_word((PyTypeObject*)owner) : 0;
@@ -342,9 +341,18 @@ uint64_t version_of(Access access, PyObject* owner) {
 
 void Reads::add(Access access, PyObject* owner, PyObject* value, PyObject* key) {
   if (owner) keep(owner);
-  reads_.push_back(
-      {access, false, 0, version_of(access, owner), owner, value, nullptr, py::Ref::borrow(key), {}, {}, nullptr});
+  Read& read = note(access, owner, value);
+  read.version = version_of(access, owner);
+  read.key = py::Ref::borrow(key);
   hold_if_needed();
+}
+
+Read& Reads::note(Access access, PyObject* owner, PyObject* value) {
+  Read& read = reads_.emplace_back();
+  read.access = access;
+  read.owner = owner;
+  read.value = value;
+  return read;
 }
 
 void Reads::add_contents(Access access, PyObject* owner, std::shared_ptr<Contents> contents, int32_t offset) {
@@ -358,24 +366,18 @@ void Reads::add_contents(Access access, PyObject* owner, std::shared_ptr<Content
 void Reads::add_type(PyObject* owner) {
   if (!typed_.insert(owner)) return;
   keep(owner);
-  bool fixed = !(Py_TYPE(owner)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyModule_Check(owner);
-  reads_.push_back({Access::Field,
-                    fixed,
-                    offsetof(PyObject, ob_type),
-                    0,
-                    owner,
-                    (PyObject*)Py_TYPE(owner),
-                    "__class__",
-                    {},
-                    {},
-                    {},
-                    nullptr});
+  Read& read = note(Access::Field, owner, (PyObject*)Py_TYPE(owner));
+  read.fixed = !(Py_TYPE(owner)->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyModule_Check(owner);
+  read.offset = offsetof(PyObject, ob_type);
+  read.label = "__class__";
 }
 
 void Reads::add_field(PyObject* owner, ptrdiff_t offset, const char* label, bool fixed) {
   add_type(owner);
-  reads_.push_back(
-      {Access::Field, fixed, static_cast<int32_t>(offset), 0, owner, field(owner, offset), label, {}, {}, {}, nullptr});
+  Read& read = note(Access::Field, owner, field(owner, offset));
+  read.fixed = fixed;
+  read.offset = static_cast<int32_t>(offset);
+  read.label = label;
   hold_if_needed();
 }
 
@@ -386,17 +388,9 @@ void Reads::add_dict_field(PyObject* owner, ptrdiff_t offset) {
 
 void Reads::add_number(PyObject* owner, ptrdiff_t offset, bool fixed) {
   add_type(owner);
-  reads_.push_back({Access::Number,
-                    fixed,
-                    static_cast<int32_t>(offset),
-                    0,
-                    owner,
-                    field(owner, offset),
-                    nullptr,
-                    {},
-                    {},
-                    {},
-                    nullptr});
+  Read& read = note(Access::Number, owner, field(owner, offset));
+  read.fixed = fixed;
+  read.offset = static_cast<int32_t>(offset);
 }
 
 // The objects that a property, partial, bound method or the like is made of.
@@ -517,8 +511,9 @@ void Reads::read_set(PyObject* set) {
 void Reads::read_cell(PyObject* cell, PyObject* value) {
   if (!whole_.insert(cell)) return;
   add_type(cell);
-  reads_.push_back(
-      {Access::Field, false, offsetof(PyCellObject, ob_ref), 0, cell, value, "cell_contents", {}, {}, {}, nullptr});
+  Read& read = note(Access::Field, cell, value);
+  read.offset = offsetof(PyCellObject, ob_ref);
+  read.label = "cell_contents";
   hold_if_needed();
 }
 

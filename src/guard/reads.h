@@ -132,6 +132,7 @@ class Reads {
   static constexpr size_t kExpectedReads = 1024;
   enum class Holding : uint8_t { Nothing, Value, Members, Tuple, CFunction };
 
+  Read& note(Access access, PyObject* owner, PyObject* value);
   void add(Access access, PyObject* owner, PyObject* value, PyObject* key = nullptr);
   void add_contents(Access access, PyObject* owner, std::shared_ptr<Contents> contents, int32_t offset = 0);
   void add_field(PyObject* owner, ptrdiff_t offset, const char* label, bool fixed = false);
@@ -144,7 +145,9 @@ class Reads {
   void hold_if_needed();  // the value of the newest read
   Holding holding_of(PyObject* value);
   void keep(PyObject* owner) {
+    if (owner == last_kept_) return;
     if (owners_.insert(owner)) kept_.push_back(py::Ref::borrow(owner));
+    last_kept_ = owner;
   }
   void forget_unreachable();
   void find_roots(const std::vector<PyObject*>& roots);
@@ -152,6 +155,7 @@ class Reads {
   std::vector<Read> reads_;
   StateTensors tensors_;
   std::vector<py::Ref> kept_;  // owners: their addresses stand for them meanwhile
+  PyObject* last_kept_ = nullptr;
   std::vector<py::Ref> kept_tensors_;
   PointerSet owners_, typed_, instances_, classes_, state_tensor_set_;
   PointerSet whole_;      // read with all they contain
