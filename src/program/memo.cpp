@@ -60,17 +60,19 @@ std::unique_ptr<Memo> Memo::of(const Program& program) {
   for (const Instruction& instruction : program.after_) need(instruction);
   for (uint32_t input : program.segment_inputs_) needed[input] = true;
   if (!program.cut_) needed[program.result_] = true;
+  std::vector<Instruction> rest;
   for (const Instruction& instruction : program.before_) {
     // Programs behind a cut, and the frames there, may use any register.
     bool is_used = needed[instruction.result] || (program.cut_ && !is_check(instruction.op));
     if (roles[instruction.result] == Role::Other || (is_used && roles[instruction.result] == Role::Leaf))
-      memo->rest.push_back(instruction);
+      rest.push_back(instruction);
     else if (is_used)
       memo->values_.emplace_back(instruction.result, py::Ref());
   }
+  memo->rest = program.steps_of(rest);
   if (program.cut_) return memo;
   for (const auto& [number, value] : memo->values_) memo->filled.push_back(number);
-  for (const std::vector<Instruction>* instructions : {&std::as_const(memo->rest), &program.after_})
+  for (const std::vector<Instruction>* instructions : {&std::as_const(rest), &program.after_})
     for (const Instruction& instruction : *instructions)
       if (!is_check(instruction.op)) memo->filled.push_back(instruction.result);
   return memo;

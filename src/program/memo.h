@@ -30,7 +30,7 @@ class Memo {
   void note_miss() { ++misses_; }
   bool is_useless() const { return misses_ > kPatience; }
 
-  std::vector<Instruction> rest;  // what has to be done in any case
+  Steps rest;  // what has to be done in any case
   // The registers that a run with `rest` fills; empty: perhaps any, there is a cut.
   std::vector<uint32_t> filled;
 

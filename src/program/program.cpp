@@ -205,31 +205,50 @@ PyObject* Program::find_plain_result(PyObject* const* registers) const {
   if (cut_ || !after_.empty()) return nullptr;
   bool only_reads = !has_tensor_work_ && segment_inputs_.empty() && !known_ && apart_.empty() && same_.empty();
   if (!only_reads) return nullptr;
-  if (has_memo_ && memo_->rest.empty()) return memo_->has_values() ? registers[result_] : nullptr;
-  const std::vector<Instruction>& left = has_memo_ ? memo_->rest : before_;
-  bool is_leaf = left.size() == 1 && (left.front().op == Op::Constant || left.front().op == Op::Older);
-  return is_leaf && left.front().result == result_ ? registers[result_] : nullptr;
+  const Steps& left = has_memo_ ? memo_->rest : *steps_;
+  return left.others.empty() && (!has_memo_ || memo_->has_values()) ? registers[result_] : nullptr;
 }
 
-bool Program::is_as_in_last_run() const { return !memo_ || memo_->holds(); }
+bool Program::is_as_in_last_run() const {
+  if (!memo_) return true;
+  if (!memo_->holds()) return false;
+  memo_->note_hit();
+  return true;
+}
+
+Steps Program::steps_of(const std::vector<Instruction>& instructions) const {
+  Steps steps;
+  for (const Instruction& instruction : instructions) {
+    if (instruction.op == Op::Constant)
+      steps.fetched.emplace_back(instruction.result, constants_[instruction.index].get());
+    else if (instruction.op == Op::Older)
+      steps.fetched.emplace_back(instruction.result, older_[instruction.index]);
+    else
+      steps.others.push_back(instruction);
+  }
+  return steps;
+}
+
+bool Program::prepare_all(const Steps& steps, PyObject* const* arguments, PyObject** registers) const {
+  for (auto [number, object] : steps.fetched) registers[number] = Py_NewRef(object);
+  for (const Instruction& instruction : steps.others)
+    if (!prepare(instruction, arguments, registers)) return false;
+  return true;
+}
 
 // All that comes before the tensor work. Null: diverged.
 PyObject** Program::prepare_all(PyObject* const* arguments, Registers& registers) const {
-  auto all_of = [&](const std::vector<Instruction>& instructions, PyObject** r) {
-    for (const Instruction& instruction : instructions)
-      if (!prepare(instruction, arguments, r)) return false;
-    return true;
-  };
+  if (!steps_) steps_ = std::make_unique<Steps>(steps_of(before_));
   if (has_memo_ && !memo_) has_memo_ = (memo_ = Memo::of(*this)) != nullptr;
   if (has_memo_ && memo_->holds()) {
     PyObject** r = registers.reserve(registers_, memo_->filled);
     memo_->note_hit();
     memo_->recall(r);
-    return all_of(memo_->rest, r) ? r : nullptr;
+    return prepare_all(memo_->rest, arguments, r) ? r : nullptr;
   }
   PyObject** r = registers.reserve(registers_);
   if (has_memo_) memo_->note_miss(), memo_->note_versions();
-  if (!all_of(before_, r)) return nullptr;
+  if (!prepare_all(*steps_, arguments, r)) return nullptr;
   if (has_memo_) memo_->note_values(r);
   if (has_memo_ && memo_->is_useless()) has_memo_ = false;
   plain_result_ = find_plain_result(r);

@@ -77,6 +77,12 @@ struct Instruction {
   bool operator==(const Instruction&) const = default;
 };
 
+// Instructions in an order in which they may as well run.
+struct Steps {
+  std::vector<std::pair<uint32_t, PyObject*>> fetched;  // first registers are filled with constants and older objects
+  std::vector<Instruction> others;
+};
+
 // How to make an object of a Python class again from its state, without calling its constructor.
 struct Recipe {
   py::Ref type;
@@ -252,6 +258,8 @@ class Program {
   PyObject* find_plain_result(PyObject* const* registers) const;
   bool is_as_in_last_run() const;
   bool prepare(const Instruction& instruction, PyObject* const* arguments, PyObject** registers) const;
+  Steps steps_of(const std::vector<Instruction>& instructions) const;
+  bool prepare_all(const Steps& steps, PyObject* const* arguments, PyObject** registers) const;
   PyObject** prepare_all(PyObject* const* arguments, Registers& registers) const;
   // False: diverged, or an error is set.
   bool run_segment(PyObject* const* tensors, PyObject* const* registers, Registers& outputs) const;
@@ -298,7 +306,9 @@ class Program {
   std::vector<IteratorState> iterators_;
   std::vector<CodePlace> places_;
   std::string listing_;
-  mutable std::unique_ptr<Memo> memo_;        // made by the first run; belongs to the GIL
+  // Made by the first run; belong to the GIL.
+  mutable std::unique_ptr<Steps> steps_;  // of `before_`
+  mutable std::unique_ptr<Memo> memo_;
   mutable bool has_memo_ = true;              // of use, or will have one
   mutable PyObject* plain_result_ = nullptr;  // what is left of the last run, as long as the memo holds
 };

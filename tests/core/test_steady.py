@@ -16,6 +16,11 @@ OBJECT = "class C: pass\no, p = C(), C()\no.n, o.m, o.x, p.n = 4, 5, 1.5, 0\n"
 REMEMBERED = {
     "branch": (OBJECT + "def f(): return 'big' if o.n * o.m > 10 else 'small'", ["o.n = 1", "o.m = 100", "o.n = 4"]),
     "returned": (OBJECT + "def f(): return o.n + o.m, o.n, 'a'", ["o.n = 10**30", "o.m = 0", "o.n = 4"]),
+    "given_back": (OBJECT + "def f(): return o.n", ["o.n = 10**30", "o.n = 'text'", "p.n = 9", "o.n = 4.5", "o.n = 4"]),
+    "checked": (
+        OBJECT + "a, b = [1], [2]\ndef f(): return a if o.n > 3 else b",
+        ["a.append(3)", "o.n = 1", "b = [5]", "o.n = 1.5", "o.n = 4"],
+    ),
     "types": (OBJECT + "def f(): return o.n * 2, o.n > 3", ["o.n = 4.0", "o.n = True", "o.n = 'four'", "o.n = 4"]),
     "nan": (OBJECT + "def f(): return o.x == o.x, o.x", ["o.x = float('nan')", "o.x = -0.0", "o.x = 0.0", "o.x = 1.5"]),
     "absent": (OBJECT + "def f(): return o.n + 1", ["del o.n", "o.n = 5", "C.n = 7; del o.n", "o.n = 4"]),
