@@ -29,18 +29,36 @@ py::Ref attribute_behind(PyObject* property) {
   return text(name).find('.') == std::string::npos ? py::Ref::borrow(name) : py::Ref();
 }
 
+PyObject* find_text(PyObject* dict, PyObject* name) {
+  PyObject* value = PyDict_GetItemWithError(dict, name);
+  if (!value) PyErr_Clear();
+  return value;
+}
+
 }  // namespace
 
 // Notes the look-up of `name` through the class of `object`. True if the instance's own __dict__ matters, too.
 bool Watch::read_class_attribute(PyTypeObject* type, PyObject* name, PyObject* object) {
+  const ClassAttribute* known = class_attributes_.find(type, name);
+  bool holds = known && known->version && known->version == mg_type_version(type);
+  return holds ? known->leads_on : read_new_class_attribute(type, name, object);
+}
+
+bool Watch::read_new_class_attribute(PyTypeObject* type, PyObject* name, PyObject* object) {
   guards.read_type(type, name);
   PyObject* found = _PyType_Lookup(type, name);
-  if (!found) return true;
+  // For all instances, as long as the class stays as it is.
+  auto answer = [&](bool leads_on) {
+    bool is_fixed = !found || !(Py_TYPE(found)->tp_flags & Py_TPFLAGS_HEAPTYPE);
+    if (alive() && is_fixed) *class_attributes_.insert(type, name).first = {mg_type_version(type), leads_on};
+    return leads_on;
+  };
+  if (!found) return answer(true);
   saw(found);
   PyTypeObject* descriptor = Py_TYPE(found);
   if (!descriptor->tp_descr_get || is_binding_descriptor(descriptor)) {
     if (descriptor->tp_flags & Py_TPFLAGS_HEAPTYPE) guards.read_specials(descriptor);
-    return !descriptor->tp_descr_set;
+    return answer(!descriptor->tp_descr_set);
   }
   if (descriptor == &PyProperty_Type) {
     py::Ref behind = attribute_behind(found);
@@ -129,7 +147,17 @@ void Watch::read_instance(PyObject* object) {
   }
 }
 
-NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
+// Where the look-ups of an instance end, if others were noted already and nothing has changed since. Null: who knows.
+PyObject* Watch::known_dict(PyObject* object) const {
+  PyObject* const* dict = effects.empty() ? instances_.find(object) : nullptr;
+  if (!dict) return nullptr;
+  const guard::PointerSet& given = contents().containers();
+  if (given.contains(object) || given.contains(*dict)) return nullptr;
+  PyObject** slot = mg_dict_slot(object);
+  return slot && *slot == *dict ? *dict : nullptr;
+}
+
+NodeId Watch::look_up_attribute(PyObject* object, PyObject* name, PyObject** found) {
   if (!alive()) return kKnown;
   if (!PyUnicode_CheckExact(name)) {
     give_up("the call reads an attribute whose name is no plain string");
@@ -138,6 +166,12 @@ NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
   if (PyCell_Check(object)) settle(content(object).node);
   if (const NodeId* known = effects.empty() ? attributes_.find(object, name) : nullptr) return *known;
   PyTypeObject* type = Py_TYPE(object);
+  if (PyObject* dict = known_dict(object)) {
+    if (!read_class_attribute(type, name, object) || !alive()) return kKnown;
+    PyObject* value = find_text(dict, name);
+    if (found && type->tp_getattro == PyObject_GenericGetAttr) *found = value;
+    return *attributes_.insert(object, name).first = look_up_item(dict, name, value);
+  }
   if (type == &PySuper_Type) {
     read_super(object, name);
     return kKnown;
@@ -190,6 +224,7 @@ NodeId Watch::look_up_attribute(PyObject* object, PyObject* name) {
   read_instance(object);                  // which also keeps it, so that its address stands for it
   PyObject** slot = mg_dict_slot(object);
   NodeId node = slot && *slot ? look_up_key(*slot, name) : kKnown;
+  if (slot && *slot && alive() && is_tracked(object) && is_tracked(*slot)) *instances_.insert(object).first = *slot;
   *attributes_.insert(object, name).first = node;
   return node;
 }

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
-#include <unordered_map>
 
 #include "cpython/cpython.h"
 #include "cpython/ref.h"
 #include "cpython/text.h"
+#include "guard/pointer_set.h"
 #include "trace/known_types.h"
 
 namespace magneto::trace {
@@ -101,27 +101,31 @@ constexpr const char* kPureOwners[] = {"str",   "int",       "float", "bool",  "
 // What identifies a C function, whether bound or not: its definition, or the definition and type of a slot wrapper.
 const void* definition_of(PyObject* callable, PyObject** self) {
   *self = nullptr;
+  if (Py_IS_TYPE(callable, &PyMethodDescr_Type)) return ((PyMethodDescrObject*)callable)->d_method;
   if (PyCFunction_Check(callable)) {
     PyObject* bound = PyCFunction_GET_SELF(callable);
     if (bound && !PyModule_Check(bound) && !PyType_Check(bound)) *self = bound;
     return ((PyCFunctionObject*)callable)->m_ml;
   }
   PyTypeObject* type = Py_TYPE(callable);
-  if (type == &PyMethodDescr_Type || type == &PyClassMethodDescr_Type)
-    return ((PyMethodDescrObject*)callable)->d_method;
+  if (type == &PyClassMethodDescr_Type) return ((PyMethodDescrObject*)callable)->d_method;
   if (type == &PyWrapperDescr_Type) return callable;
   PyWrapperDescrObject* descriptor;
   if (mg_method_wrapper(callable, &descriptor, self)) return descriptor;
   return nullptr;
 }
 
-using Table = std::unordered_map<const void*, Model>;
+using Table = guard::PointerMap<Model>;
 
 void add(Table* table, PyObject* callable, Model model) {
   PyObject* self;
   const void* key = definition_of(callable, &self);
   // A slot wrapper that several types share through inheritance is one object; keep it, its address is the key.
-  if (key && table->emplace(key, model).second) Py_INCREF(callable);
+  if (!key) return;
+  auto [place, is_new] = table->insert(key);
+  if (!is_new) return;
+  *place = model;
+  Py_INCREF(callable);
 }
 
 Table build_table() {
@@ -171,8 +175,7 @@ Table& table() {
 Model model_of(PyObject* callable, PyObject** self) {
   const void* key = definition_of(callable, self);
   if (!key) return Model::Unknown;
-  auto found = table().find(key);
-  if (found != table().end()) return found->second;
+  if (const Model* found = table().find(key)) return *found;
   // `__new__` is one C function for all types, bound to the type.
   if (PyCFunction_Check(callable) && std::string(((PyCFunctionObject*)callable)->m_ml->ml_name) == "__new__")
     return Model::New;

@@ -95,10 +95,10 @@ bool only_iterates(PyTypeObject* type, size_t argument) {
 
 // By next(generator) or generator.send(value): the call gives what the generator yields, and otherwise raises.
 bool resumes_generator(const Call& call, PyObject* self) {
+  if (!(self || call.size()) || !PyGen_CheckExact(self ? self : call.args[0])) return false;
   std::string_view name = method_name(call.callable);
-  size_t arguments = call.size() - (self || !call.size() ? 0 : 1);
-  bool plain = !call.keyword_names && ((name == "next" && !self && !arguments) || (name == "send" && arguments == 1));
-  return plain && PyGen_CheckExact(self ? self : call.args[0]);
+  size_t arguments = call.size() - (self ? 0 : 1);
+  return !call.keyword_names && ((name == "next" && !self && !arguments) || (name == "send" && arguments == 1));
 }
 
 bool is_container(PyObject* object) {
@@ -112,16 +112,20 @@ bool is_container(PyObject* object) {
 class CallModel {
  public:
   CallModel(Watch& watch, const Call& call, Model model, PyObject* self)
-      : watch_(watch), call_(call), model_(model), bound_(self != nullptr), self_(self) {
+      : watch_(watch),
+        call_(call),
+        model_(model),
+        bound_(self != nullptr),
+        self_(self),
+        name_(method_name(call.callable)) {
     if (!self_ && call.size()) self_ = call.args[0];
     rest_ = bound_ ? 0 : 1;
   }
 
   // What C code that is not torch's does with tensors is not done on stand-ins.
   void check_tensors_unseen() {
-    bool compares = model_ == Model::Mutate && (name_is("sort") || name_is("remove"));
-    bool looks_at_self = compares || model_ == Model::Pure || model_ == Model::Print || model_ == Model::Format ||
-                         (model_ == Model::Iterate && call_.size() > 1);
+    bool looks_at_self = compares_own_items() || model_ == Model::Pure || model_ == Model::Print ||
+                         model_ == Model::Format || (model_ == Model::Iterate && call_.size() > 1);
     if (looks_at_self && self_) watch_.look_at_tensor(self_, call_.callable);
     if (!looks_at_self && model_ != Model::Contents) return;
     for (size_t i = rest_; i < call_.size(); ++i) watch_.look_at_tensor(call_.args[i], call_.callable);
@@ -224,6 +228,8 @@ class CallModel {
   }
 
  private:
+  bool compares_own_items() const { return model_ == Model::Mutate && (name_is("sort") || name_is("remove")); }
+
   // The i-th argument after self.
   PyObject* arg(size_t i) const { return rest_ + i < call_.size() ? call_.args[rest_ + i] : nullptr; }
 
@@ -281,7 +287,7 @@ class CallModel {
   void before_mutation() {
     if (!self_) return;
     bool no_effect = (model_ == Model::Init && definition_is_object_init()) || watch_.is_fresh(self_);
-    bool compares_items = model_ == Model::Mutate && (name_is("sort") || name_is("remove"));
+    bool compares_items = compares_own_items();
     bool compares = compares_items || PyAnySet_Check(self_);
     for (size_t i = rest_; i < call_.size(); ++i) {
       if (compares || (i == rest_ && PyDict_Check(self_) && !is_plain_key(call_.args[i])))
@@ -301,7 +307,7 @@ class CallModel {
     if (kind == Kind::Dict && !watch_.check_keys(self_)) return true;
     PyObject* function = call_.callable;
     if (bound_) {
-      py::Ref name = py::Ref::steal(PyUnicode_FromString(std::string(method_name(function)).c_str()));
+      py::Ref name = py::Ref::steal(PyUnicode_FromString(std::string(name_).c_str()));
       function = name ? _PyType_Lookup(Py_TYPE(self_), name.get()) : nullptr;
     }
     if (!function || Py_TYPE(function) != &PyMethodDescr_Type) return false;
@@ -327,7 +333,7 @@ class CallModel {
     return true;
   }
 
-  bool name_is(std::string_view name) const { return method_name(call_.callable) == name; }
+  bool name_is(std::string_view name) const { return name_ == name; }
 
   // "{0.name}", "{0[key]}": look-ups that str.format makes by itself.
   static bool names_attributes(const std::string& format) {
@@ -387,6 +393,7 @@ class CallModel {
   Model model_;
   bool bound_;
   PyObject* self_;
+  std::string_view name_;
   size_t rest_;
 };
 
@@ -441,6 +448,7 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     all.insert(all.end(), args, args + call.size());
     return this->call(PyMethod_GET_FUNCTION(callable), all.data(), positional + 1, keyword_names);
   }
+  if (PyCFunction_CheckExact(callable) || Py_IS_TYPE(callable, &PyMethodDescr_Type)) return call_by_model(call);
   if (call_site_ == args && call.size() == 1 && asks_for_number(callable, args[0]) && can_cut_at_question(args, 1))
     return call_unknown(callable, args, positional, keyword_names);
   bool is_mode = PyType_Check(callable) && plug_.is_mode((PyTypeObject*)callable);
@@ -454,7 +462,12 @@ PyObject* Watch::call(PyObject* callable, PyObject* const* args, size_t position
     return referent;
   }
   if (is_partial(callable)) return call_partial(callable, args, positional, keyword_names);
-  if (is_lru_cache(callable)) return call_cached(call);
+  return is_lru_cache(callable) ? call_cached(call) : call_by_model(call);
+}
+
+// Of a C function, or of an object by what calling it runs.
+PyObject* Watch::call_by_model(const Call& call) {
+  auto [callable, args, positional, keyword_names] = call;
   if (plug_.only_calls(callable, args, call.size())) {
     PyObject* owner = PyCFunction_GET_SELF(callable);  // where it looks for that code
     if (!owner || !PyType_Check(owner) || !mg_assign_type_version((PyTypeObject*)owner))

@@ -124,7 +124,7 @@ Next FrameRun::fetch_method(PyObject* name) {
   PyObject* getter = attribute_getter(name);
   settle_holders(sp_ - 1, 1);
   py::Ref method = py::Ref::steal(getter ? watch_.call_instead(getter, sp_ - 1, 1, Watch::How::Fetched) : nullptr);
-  NodeId node = std::exchange(watch_.handover, {}).returned;
+  NodeId node = watch_.handover.take_returned();
   if (!method) return Next::Error;
   set_node(sp_ - 1, kKnown);
   Py_DECREF(pop());

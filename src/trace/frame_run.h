@@ -24,9 +24,8 @@ enum class Next : uint8_t {
 
 class FrameRun {
  public:
-  FrameRun(Watch& watch, PyThreadState* thread, mg_frame* frame, const mg_instruction* code)
-      : watch_(watch), thread_(thread), frame_(frame), code_(code) {
-    mg_frame_read(frame, &view_);
+  FrameRun(Watch& watch, PyThreadState* thread, mg_frame* frame, const mg_frame_view& view, const mg_instruction* code)
+      : watch_(watch), thread_(thread), frame_(frame), code_(code), view_(view) {
     locals_ = view_.locals;
     stack_ = locals_ + view_.code->co_nlocalsplus;
     sp_ = view_.stack_pointer;
@@ -59,6 +58,16 @@ class FrameRun {
   void take_nodes();
 
  private:
+  void take_arguments(Watch::Handover& handed);
+  Next do_plainly(const mg_instruction& instruction, PyObject**& sp, int& next);
+  Next run_plainly();
+  // It is being executed, with this stack.
+  void stand_at(const mg_instruction& instruction, PyObject** sp) {
+    at_ = static_cast<int>(&instruction - code_);
+    pc_ = instruction.next;
+    sp_ = sp;
+    *view_.executing = view_.first_code_unit + at_;
+  }
   Next step();
   Next step_listed(Listing& listing);
   Next step_with_nodes(uint8_t operation, uint32_t arg);
@@ -230,7 +239,7 @@ class FrameRun {
   mg_frame* frame_;
   mg_frame* previous_ = nullptr;
   const mg_instruction* code_;
-  mg_frame_view view_;
+  const mg_frame_view& view_;
   PyObject **locals_, **stack_, **sp_;
   PyObject **constants_, **names_;
   PyObject* keyword_names_ = nullptr;

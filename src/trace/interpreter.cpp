@@ -31,7 +31,13 @@ constexpr const char* kTooDeep = "the call is nested more than 400 Python functi
 
 Next FrameRun::load_attribute(PyObject* name) {
   PyObject* object = sp_[-1];
-  NodeId node = watch_.look_up_attribute(object, name);
+  PyObject* found = nullptr;
+  NodeId node = watch_.look_up_attribute(object, name, &found);
+  if (found) {
+    replace(1, Py_NewRef(found));
+    set_node(sp_ - 1, watch_.carried(node, found));
+    return Next::Go;
+  }
   PyObject* value = PyObject_GetAttr(object, name);
   NodeId made = value ? watch_.finish_attribute(object, name, value) : kKnown;
   Next next = replace(1, value);
@@ -196,7 +202,7 @@ Next FrameRun::binary(uint32_t arg) {
   size_t frames = watch_.frames;
   PyObject* result = program::kOperators[arg].apply(left, right);
   if (!result) watch_.note_tensor_error({value_at(sp_ - 2), value_at(sp_ - 1)});
-  watch_.handover = {};
+  watch_.handover.clear();
   NodeId node = kKnown;
   if (result && followed) {
     if (watch_.is_tensor(left) || watch_.is_tensor(right)) check_is_tensor(result);
@@ -252,11 +258,11 @@ Next FrameRun::call(uint32_t arg, PyObject* names, int above) {
   if (watch_.around)
     settle_holders(args, total);
   else if (stack_nodes_ && append_followed(*callable, args, total))
-    watch_.handover = {};
+    watch_.handover.clear();
   else
     hand_over(*callable, args, nodes, names);
   PyObject* result = watch_.call_here(*callable, args, total - keywords, names);
-  NodeId node = std::exchange(watch_.handover, {}).returned;
+  NodeId node = watch_.handover.take_returned();
   Next next = replace_followed(static_cast<int>(arg) + 2 + above, result, node);
   return next == Next::Go ? serve_break() : next;
 }
@@ -309,7 +315,7 @@ Next FrameRun::call_with_tuple(uint32_t arg) {
   hand_over(callable, values.data(), nodes, names.get());
   PyObject* result =
       watch_.call(callable, values.data(), static_cast<size_t>(PyTuple_GET_SIZE(positional.get())), names.get());
-  NodeId node = std::exchange(watch_.handover, {}).returned;
+  NodeId node = watch_.handover.take_returned();
   Next next = replace(3 + static_cast<int>(arg & 1), result);
   if (next != Next::Go) return next;
   if (node != kKnown) set_node(sp_ - 1, node);
@@ -321,7 +327,7 @@ Next FrameRun::ask_tensor_truth() {
   if (!watch_.is_tensor(sp_[-1]) || !watch_.can_cut_at_question(sp_ - 1, 1)) return Next::Go;
   settle_top(1);
   py::Ref truth = py::Ref::steal(watch_.call_instead((PyObject*)&PyBool_Type, sp_ - 1, 1, Watch::How::Again));
-  NodeId node = std::exchange(watch_.handover, {}).returned;
+  NodeId node = watch_.handover.take_returned();
   if (!truth) return Next::Error;
   Py_DECREF(pop());
   push(truth.release(), node);
@@ -383,7 +389,7 @@ Next FrameRun::run_instead(PyObject* function, int operands, int below) {
   else
     settle_top(operands);
   PyObject* result = watch_.call_instead(function, sp_ - operands, static_cast<size_t>(operands), Watch::How::Instead);
-  NodeId node = std::exchange(watch_.handover, {}).returned;
+  NodeId node = watch_.handover.take_returned();
   return replace_followed(operands + below, result, node);
 }
 
@@ -519,11 +525,11 @@ Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
       std::optional<ConsumerScope> consumer;
       bool is_generator = PyGen_CheckExact(iterator);
       if (!is_generator) consumer.emplace(watch_);
-      watch_.handover.generator = iterator;
+      if (is_generator) watch_.handover.generator = iterator;
       PyObject* item = Py_TYPE(iterator)->tp_iternext(iterator);
       if (item) {
         if (PyTuple_CheckExact(item) && Py_REFCNT(item) == 1) watch_.mark_fresh(item);
-        push(item, is_generator ? std::exchange(watch_.handover, {}).returned : kKnown);
+        push(item, is_generator ? watch_.handover.take_returned() : kKnown);
         return Next::Go;
       }
       if (PyErr_Occurred()) {
@@ -565,8 +571,9 @@ Next FrameRun::jump(uint32_t target) {
 
 // At the beginning of functions and loops. What cannot be served here ends the watch behind the instruction.
 Next FrameRun::look_up() {
+  static constexpr size_t kRarely = 8;
   if (++watch_.loops > kMaxLoops) watch_.give_up("the call runs too long to be watched", Around::Never);
-  watch_.check_size();
+  if (watch_.loops % kRarely == 0) watch_.check_size();
   if (thread_->async_exc)
     watch_.give_up("the interpreter does not run an exception that another thread has sent", Around::Never);
   return serve_break();
@@ -583,11 +590,12 @@ Next FrameRun::serve_break() {
 }
 
 Next FrameRun::step() {
+  bool has_detours = !watch_.detours.empty();
+  if (!stack_nodes_ && !has_detours && !watch_.listing)
+    if (Next next = run_plainly(); next != Next::Go) return next;
   const mg_instruction& instruction = code_[pc_];
-  at_ = pc_;
-  pc_ = instruction.next;
-  *view_.executing = view_.first_code_unit + at_;
-  if (!watch_.detours.empty()) [[unlikely]]
+  stand_at(instruction, sp_);
+  if (has_detours) [[unlikely]]
     if (const Detour* detour = watch_.detour_at(*this))
       return go_around(*detour, instruction.operation, instruction.operand);
   if (stack_nodes_) [[unlikely]]
@@ -723,7 +731,7 @@ PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
     std::erase(watch->open_generators, view.generator);
   else
     watch->enter_function(view.function, view.locals);
-  FrameRun run(*watch, thread, frame, code);
+  FrameRun run(*watch, thread, frame, view, code);
   NodeId waiting = watch->handover.returned;  // for a caller: a frame that is left ends this generator
   run.take_nodes();
   watch->running.push_back(&run);

@@ -396,10 +396,10 @@ Next FrameRun::before_with() {
   if (!exit) return Next::Error;
   sp_[-1] = exit.release();
   py::Ref owned = py::Ref::steal(manager);
-  watch_.handover = {};
+  watch_.handover.clear();
   watch_.handover.expect(enter.get());
   PyObject* result = watch_.enter_block(enter.get(), sp_);
-  NodeId node = std::exchange(watch_.handover, {}).returned;
+  NodeId node = watch_.handover.take_returned();
   if (!result) return Next::Error;
   push(result, node);
   return Next::Go;
@@ -410,10 +410,10 @@ Next FrameRun::send(uint32_t arg) {
   PyObject* receiver = sp_[-1];
   watch_.read_iterator(receiver);
   PyObject* result = nullptr;
-  watch_.handover = {};
+  watch_.handover.clear();
   watch_.handover.generator = receiver;
   PySendResult status = PyIter_Send(receiver, value.get(), &result);
-  NodeId node = std::exchange(watch_.handover, {}).returned;
+  NodeId node = watch_.handover.take_returned();
   if (status == PYGEN_ERROR) return Next::Error;
   if (status == PYGEN_NEXT) {
     push(result, PyGen_CheckExact(receiver) ? node : kKnown);
@@ -451,7 +451,7 @@ Next FrameRun::forbid_stop_iteration() {
 }
 
 Next FrameRun::return_value(PyObject* owned, NodeId node) {
-  watch_.handover = {};
+  watch_.handover.clear();
   watch_.handover.returned = made_ ? watch_.node_of_new(made_) : node;
   result_ = owned;
   watch_.leave_function(result_);
@@ -464,7 +464,7 @@ Next FrameRun::yield(bool delegates) {
   if (node != kKnown) set_node(sp_ - 1, kKnown);
   settle_frame();
   result_ = pop();
-  watch_.handover = {};
+  watch_.handover.clear();
   watch_.handover.returned = node;
   watch_.leave_function(result_);
   if (mg_is_handled(view_.code, at_)) watch_.open_generators.push_back(view_.generator);

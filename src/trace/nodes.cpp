@@ -82,9 +82,15 @@ bool FrameRun::goes_on() {
 }
 
 void FrameRun::take_nodes() {
-  Watch::Handover handed = std::exchange(watch_.handover, {});
-  if (view_.generator) is_direct_ = handed.generator == view_.generator;
-  if (view_.generator || handed.function != (PyObject*)view_.function) return;
+  Watch::Handover& handed = watch_.handover;
+  if (view_.generator)
+    is_direct_ = handed.generator == view_.generator;
+  else if (handed.function == (PyObject*)view_.function)
+    take_arguments(handed);
+  handed.clear();
+}
+
+void FrameRun::take_arguments(Watch::Handover& handed) {
   if (handed.is_constructor && view_.code->co_argcount > 0) made_ = locals_[0];
   is_direct_ = !handed.is_operator && (made_ || !handed.is_constructor);
   for (auto [local, node] : handed.nodes) nodes_[static_cast<size_t>(local)] = node;
@@ -185,7 +191,7 @@ bool FrameRun::hand_to_choice(PyObject* callable, PyObject* const* args, const s
 void FrameRun::hand_over(PyObject* callable, PyObject* const* args, const std::vector<NodeId>& nodes,
                          PyObject* keyword_names) {
   Watch::Handover& handover = watch_.handover;
-  handover = {};
+  handover.clear();
   bool leads_to_unknown = watch_.leads_to_unknown(callable, args, nodes.size());
   bool has_rule = leads_to_unknown || rule_of(callable) != Rule::None;
   if (!has_rule) handover.expect(callable);
@@ -224,7 +230,7 @@ bool FrameRun::hand_to_operator(uint32_t number) {
   if (!method || !PyFunction_Check(method)) return false;
   NodeId other = node_at(reflected ? sp_ - 2 : sp_ - 1);
   if (watch_.provenance.is_known(other)) return true;
-  watch_.handover = {};
+  watch_.handover.clear();
   watch_.handover.function = method;
   watch_.handover.is_operator = true;
   return watch_.handover.give(method, 1, 2, nullptr, other);
@@ -243,7 +249,7 @@ Next FrameRun::store_by_unknown(PyObject* name) {
   else
     settle_top(2);
   py::Ref done = py::Ref::steal(setter ? watch_.call_instead(setter, sp_ - 2, 2, Watch::How::Stored) : nullptr);
-  watch_.handover = {};
+  watch_.handover.clear();
   if (!done) return Next::Error;
   for (int i = 0; i < 2; ++i) {
     set_node(sp_ - 1, kKnown);
@@ -272,7 +278,7 @@ Next FrameRun::store_attribute(PyObject* name) {
   py::Ref object = pop_ref(), value = pop_ref();
   watch_.handover = std::move(handed);
   bool success = PyObject_SetAttr(object.get(), name, value.get()) == 0;
-  watch_.handover = {};
+  watch_.handover.clear();
   return made(success, before);
 }
 

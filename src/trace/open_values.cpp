@@ -11,7 +11,7 @@ using py::type_name;
 
 // ---- values that are only carried along
 
-void Watch::settle(NodeId id) {
+void Watch::settle_all(NodeId id) {
   if (!alive()) return;
   std::vector<NodeId> open{id};
   while (!open.empty()) {

@@ -11,11 +11,12 @@ NodeId Provenance::add(Node node) {
 NodeId Provenance::add_read(PyObject* owner, PyObject* key, PyObject* value) {
   auto [known, is_new] = reads_.insert(owner, key);
   if (!is_new) return *known;
-  Node node{key ? Node::Kind::Key : Node::Kind::Cell};
+  Node& node = nodes_.emplace_back();
+  node.kind = key ? Node::Kind::Key : Node::Kind::Cell;
   node.owner = owner;
   node.key = py::Ref::borrow(key);
   node.value = py::Ref::borrow(value);
-  return *known = add(std::move(node));
+  return *known = static_cast<NodeId>(nodes_.size() - 1);
 }
 
 bool Provenance::reads_number(PyObject* owner, PyObject* key) const {
@@ -24,7 +25,9 @@ bool Provenance::reads_number(PyObject* owner, PyObject* key) const {
 }
 
 NodeId Provenance::add_computation(Node::Kind kind, uint32_t number, Value left, Value right, PyObject* value) {
-  Node node{kind, number};
+  Node& node = nodes_.emplace_back();
+  node.kind = kind;
+  node.number = number;
   auto use = [&](Value operand, NodeId* id, py::Ref* known) {
     if (!operand.object) return;
     *known = py::Ref::borrow(operand.object);
@@ -35,7 +38,7 @@ NodeId Provenance::add_computation(Node::Kind kind, uint32_t number, Value left,
   use(left, &node.left, &node.left_value);
   use(right, &node.right, &node.right_value);
   node.value = py::Ref::borrow(value);
-  return add(std::move(node));
+  return static_cast<NodeId>(nodes_.size() - 1);
 }
 
 NodeId Provenance::add_register(uint32_t number, PyObject* value) {

@@ -343,6 +343,8 @@ void Watch::open_stretch(How how, bool keeps_contents) {
   effects.clear();
   changed_.clear();
   attributes_.clear();
+  instances_.clear();
+  class_attributes_.clear();
   scanned_dicts_.clear();
   work_in_handler = false;
   global_state_ = plug_.global_state();

@@ -180,9 +180,9 @@ void Watch::saw(PyObject* value) {
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value) && alive(); ++i) saw(PyTuple_GET_ITEM(value, i));
     Py_LeaveRecursiveCall();
-  } else if (!is_tensor(value) && has_been_given(value)) {
-    give_up("an argument is also part of the state");
-  } else if (is_tensor(value) && !guards.has_state_tensor(value)) {
+  } else if (!is_tensor(value)) {
+    if (has_been_given(value)) give_up("an argument is also part of the state");
+  } else if (!guards.has_state_tensor(value)) {
     std::string why = plug_.why_not_plain(value);
     if (!why.empty()) return give_up("the call uses " + why);
     // Made by this call, and read back out of an object that was not known to be fresh.
@@ -212,7 +212,11 @@ NodeId Watch::look_up_key(PyObject* dict, PyObject* key) {
     if (write && !write->key) return give_up("the call looks into a dict that it has changed"), kKnown;
     if (write) return written(*write, item_of(dict, key));
   }
-  PyObject* value = item_of(dict, key);
+  return look_up_item(dict, key, item_of(dict, key));
+}
+
+// In a dict that is older than the call and that this has not changed.
+NodeId Watch::look_up_item(PyObject* dict, PyObject* key, PyObject* value) {
   bool is_open_tensor = value && !leeway_.keys.empty() && is_tensor(value) && is_open_key(key);
   if (value && (guard::is_plain_number(value) || is_open_tensor)) return provenance.add_read(dict, key, value);
   if (guards.read_key(dict, key, value)) saw(value);
@@ -288,6 +292,12 @@ void Watch::read_again(PyObject* iterator) {
   type->tp_traverse(iterator, visit, this);
 }
 
+bool Watch::holds_only_atoms(PyObject* tuple) {
+  PyObject** items = ((PyTupleObject*)tuple)->ob_item;
+  return std::all_of(items, items + PyTuple_GET_SIZE(tuple),
+                     [this](PyObject* item) { return kind_of(Py_TYPE(item)) == Kind::Atom; });
+}
+
 void Watch::walk(PyObject* value, bool printed) {
   struct Walk {
     Watch& watch;
@@ -343,6 +353,7 @@ void Watch::walk(PyObject* value, bool printed) {
   if (!alive()) return;
   Kind kind = kind_of(Py_TYPE(value));
   if (kind == Kind::Atom || (kind == Kind::Tensor && !printed)) return;
+  if (PyTuple_CheckExact(value) && holds_only_atoms(value)) return;
   Walk{*this, printed, {}}.visit(value);
 }
 

@@ -145,7 +145,9 @@ class Watch {
   // ---- values that are only carried along
 
   Provenance provenance;
-  void settle(NodeId node);
+  void settle(NodeId node) {
+    if (!provenance.is_known(node)) settle_all(node);
+  }
   // The node, if what was found is what it stands for.
   NodeId carried(NodeId node, PyObject* found);
   // From a call to the frame of the function that is called, and back.
@@ -159,6 +161,19 @@ class Watch {
     NodeId stored = kKnown;                     // of what setattr or list.append is to store
     std::vector<NodeId> operands;               // of the arguments of tensor work; empty: none
     NodeId returned = kKnown;
+    void clear() {
+      function = generator = nullptr;
+      is_operator = is_constructor = false;
+      stored = returned = kKnown;
+      for (auto* list : {&rest, &named_rest, &operands}) list->clear();
+      nodes.clear();
+    }
+    // Of the call or generator that is done.
+    NodeId take_returned() {
+      NodeId node = returned;
+      clear();
+      return node;
+    }
     // For a call of this: the function behind it, if it is written in Python.
     void expect(PyObject* callable);
     // The node of an argument, to the variable of that function that receives it. False: it is not known.
@@ -188,7 +203,8 @@ class Watch {
 
   void saw(PyObject* value);  // a value that came out of a tracked object
   // What may be carried along gets a node from these; the others settle it.
-  NodeId look_up_attribute(PyObject* object, PyObject* name);  // before the real look-up
+  // Before the real look-up. `found`: becomes its result, borrowed, if that is clear and nobody's code has to run.
+  NodeId look_up_attribute(PyObject* object, PyObject* name, PyObject** found = nullptr);
   NodeId look_up_key(PyObject* dict, PyObject* key);
   NodeId look_up_global(PyObject* globals, PyObject* builtins, PyObject* name);
   NodeId look_up_cell(PyObject* cell);
@@ -343,6 +359,7 @@ class Watch {
  private:
   friend class CallModel;
   Kind new_kind(PyTypeObject* type);
+  void settle_all(NodeId node);  // with what it is computed from
   void start_recording();
   void note_stumble(const std::string& reason, Around around);
   bool ends_cleanly();  // nothing is left open: context variables are reset, generators finished
@@ -385,10 +402,13 @@ class Watch {
   void note_error_of(const Call& call, const std::vector<NodeId>& nodes);
   void call_again(const Call& call, const std::vector<NodeId>& nodes, runtime::CallKind kind, PyObject* result);
   void finish_tensor_op(PyObject* callable, PyObject* result);
+  bool holds_only_atoms(PyObject* tuple);
   void walk(PyObject* value, bool printed);
   void read_again(PyObject* iterator);
   void read_names(PyObject* object, PyTypeObject* type);  // of a class or function
   bool read_class_attribute(PyTypeObject* type, PyObject* name, PyObject* object);
+  bool read_new_class_attribute(PyTypeObject* type, PyObject* name, PyObject* object);
+  PyObject* known_dict(PyObject* object) const;
   void read_tensor_attribute(PyObject* tensor, PyObject* name);
   void read_super(PyObject* super, PyObject* name);
   bool is_there_already(PyObject* dict, PyObject* key, Value value);
@@ -401,12 +421,14 @@ class Watch {
   void settle_stored(PyObject* container);
   bool check_keys(PyObject* dict);
   NodeId look_up_argument(PyObject* dict, PyObject* key);
+  NodeId look_up_item(PyObject* dict, PyObject* key, PyObject* value);
   PyObject* call_type(PyTypeObject* type, PyObject* const* args, size_t positional, PyObject* keyword_names);
   void before_making(PyTypeObject* type);
   bool may_be_called_later(PyObject* callable, PyObject* const* iterables, size_t count);
   PyObject* call_by_rule(PyObject* callable, PyObject* const* args, size_t positional, PyObject* keyword_names);
   bool is_lasting_key(PyObject* part) const;
   PyObject* call_cached(const Call& call);
+  PyObject* call_by_model(const Call& call);
   PyObject* call_label(const Call& call);
   bool is_reduced_plainly(PyObject* object, PyObject* const* args, size_t count) const;
   PyObject* reduce(PyObject* object, const Call& call);
@@ -443,15 +465,21 @@ class Watch {
   guard::PointerSet foreign_tensors_;            // that unknown functions returned
   std::unique_ptr<runtime::GlobalState> global_state_;
   guard::PointerMap<Kind> kinds_;
-  std::vector<py::Ref> kept_types_;                        // those in kinds_
-  guard::PointerSet addresses_;                            // of new objects, as numbers
-  std::vector<py::Ref> kept_addresses_;                    // those
-  guard::PointerSet scanned_dicts_;                        // whose keys were looked at
-  guard::PointerSet changed_;                              // older containers with an effect
-  guard::PointerPairMap<NodeId> attributes_;               // of tracked instances, whose reads are noted already
-  std::vector<std::pair<py::Ref, py::Ref>> open_context_;  // context variables set by the call, with their tokens
-  std::vector<Label> labels_;                              // that the call has begun
-  PyTypeObject* constructing_ = nullptr;                   // a class is being called: its new object is fresh
+  std::vector<py::Ref> kept_types_;           // those in kinds_
+  guard::PointerSet addresses_;               // of new objects, as numbers
+  std::vector<py::Ref> kept_addresses_;       // those
+  guard::PointerSet scanned_dicts_;           // whose keys were looked at
+  guard::PointerSet changed_;                 // older containers with an effect
+  guard::PointerPairMap<NodeId> attributes_;  // of tracked instances, whose reads are noted already
+  guard::PointerMap<PyObject*> instances_;    // tracked, with the dicts that their look-ups end in
+  struct ClassAttribute {
+    uint64_t version = 0;   // of the class
+    bool leads_on = false;  // what an instance has itself matters, too
+  };
+  guard::PointerPairMap<ClassAttribute> class_attributes_;  // by class and name
+  std::vector<std::pair<py::Ref, py::Ref>> open_context_;   // context variables set by the call, with their tokens
+  std::vector<Label> labels_;                               // that the call has begun
+  PyTypeObject* constructing_ = nullptr;                    // a class is being called: its new object is fresh
   bool takes_context_ = false;  // a C function calls Python code with an object that it made (TensorPlug::only_calls)
   std::string reason_, where_;
   bool has_let_go_ = false;
