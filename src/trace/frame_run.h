@@ -60,6 +60,22 @@ class FrameRun {
  private:
   void take_arguments(Watch::Handover& handed);
   Next do_plainly(const mg_instruction& instruction, PyObject**& sp, int& next);
+  static constexpr bool may_be_plain(uint8_t operation) {
+    switch (operation) {
+      case MG_NOP:
+      case MG_LOAD_FAST:
+      case MG_LOAD_CONST:
+      case MG_PUSH_NULL:
+      case MG_STORE_FAST:
+      case MG_POP_TOP:
+      case MG_JUMP:
+      case MG_POP_JUMP_IF_FALSE:
+      case MG_POP_JUMP_IF_TRUE:
+      case MG_COMPARE_OP:
+      case MG_BINARY_OP: return true;
+      default: return false;
+    }
+  }
   Next run_plainly();
   // It is being executed, with this stack.
   void stand_at(const mg_instruction& instruction, PyObject** sp) {

@@ -591,7 +591,7 @@ Next FrameRun::serve_break() {
 
 Next FrameRun::step() {
   bool has_detours = !watch_.detours.empty();
-  if (!stack_nodes_ && !has_detours && !watch_.listing)
+  if (may_be_plain(code_[pc_].operation) && !stack_nodes_ && !has_detours && !watch_.listing)
     if (Next next = run_plainly(); next != Next::Go) return next;
   const mg_instruction& instruction = code_[pc_];
   stand_at(instruction, sp_);

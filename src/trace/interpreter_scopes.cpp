@@ -39,7 +39,9 @@ Next FrameRun::unbound(uint32_t variable) {
 
 // Borrowed; null: error set, or there is none.
 PyObject* FrameRun::find_global(PyObject* name, NodeId* node) {
-  *node = watch_.look_up_global(view_.globals, view_.builtins, name);
+  PyObject* found = nullptr;
+  *node = watch_.look_up_global(view_.globals, view_.builtins, name, &found);
+  if (found) return found;
   PyObject* value = PyDict_GetItemWithError(view_.globals, name);
   return value || PyErr_Occurred() ? value : PyDict_GetItemWithError(view_.builtins, name);
 }

@@ -93,6 +93,7 @@ void FrameRun::take_nodes() {
 void FrameRun::take_arguments(Watch::Handover& handed) {
   if (handed.is_constructor && view_.code->co_argcount > 0) made_ = locals_[0];
   is_direct_ = !handed.is_operator && (made_ || !handed.is_constructor);
+  if (handed.nodes.empty() && handed.rest.empty() && handed.named_rest.empty()) return;
   for (auto [local, node] : handed.nodes) nodes_[static_cast<size_t>(local)] = node;
   const PyCodeObject* code = view_.code;
   int local = code->co_argcount + code->co_kwonlyargcount;

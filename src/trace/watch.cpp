@@ -406,7 +406,14 @@ NodeId Watch::look_up_cell(PyObject* cell) {
   return kKnown;
 }
 
-NodeId Watch::look_up_global(PyObject* globals, PyObject* builtins, PyObject* name) {
+NodeId Watch::look_up_global(PyObject* globals, PyObject* builtins, PyObject* name, PyObject** found) {
+  bool is_unchanged = alive() && effects.empty() && is_tracked(globals) && is_tracked(builtins);
+  for (PyObject* dict : {globals, builtins}) {
+    if (!is_unchanged || !check_keys(dict)) break;
+    *found = item_of(dict, name);
+    NodeId node = look_up_item(dict, name, *found);
+    if (*found || dict == builtins) return node;
+  }
   NodeId node = look_up_key(globals, name);
   return !alive() || guard::find_key(globals, name) ? node : look_up_key(builtins, name);
 }

@@ -206,7 +206,8 @@ class Watch {
   // Before the real look-up. `found`: becomes its result, borrowed, if that is clear and nobody's code has to run.
   NodeId look_up_attribute(PyObject* object, PyObject* name, PyObject** found = nullptr);
   NodeId look_up_key(PyObject* dict, PyObject* key);
-  NodeId look_up_global(PyObject* globals, PyObject* builtins, PyObject* name);
+  NodeId look_up_global(PyObject* globals, PyObject* builtins, PyObject* name,
+                        PyObject** found);  // which may stay null
   NodeId look_up_cell(PyObject* cell);
   // Of a cell that this call made.
   Value content(PyObject* cell) const;
