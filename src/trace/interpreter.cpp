@@ -739,7 +739,7 @@ PyObject* watch_frame(PyThreadState* thread, mg_frame* frame, int throwing) {
   PyObject* result = run.run(throwing);
   watch->running.pop_back();
   if (waiting != kKnown) {
-    watch->handover = {};
+    watch->handover.clear();
     watch->handover.returned = waiting;
   }
   return result;
