@@ -125,6 +125,53 @@ def double(x, n=1):
     return x * n
 
 
+def over_sizes(x):
+    whole, parts = 1, []
+    for size in x.shape:
+        whole *= size
+        parts += [size + 1]
+    doubled = [2 * size for size in x.shape]
+    return x.reshape(whole), x.new_zeros(doubled), parts
+
+
+def copied_sizes(x):
+    sizes = list(x.shape[1:])
+    joined = [x.shape[0] * 2] + sizes
+    return x.new_ones(joined), tuple(sizes), x * sizes[0], isinstance(sizes, (list, tuple))
+
+
+def changed_sizes(x):
+    sizes = list(x.shape)
+    sizes.append(sizes[0])
+    return x * sizes[-1], sizes
+
+
+def asked_sizes(x):
+    if not x.shape or not all(isinstance(size, int) and size > 1 for size in x.shape):
+        return x
+    return x + 1 if x.shape[1:] else x.sum()
+
+
+def drawn_sizes(x):
+    def sizes():
+        rows = x.shape[0]
+        for size in x.shape:
+            yield size + rows
+
+    total = 0
+    for size in sizes():
+        total += size
+    return x * total
+
+
+def grown_lists(x):
+    sizes = [2]
+    same = sizes
+    sizes += [x.shape[0]]
+    same += (x.shape[0] + 1, 5)
+    return x * sizes[1] + same[2], sizes
+
+
 FUNCTIONS: dict[Callable[..., Any], Callable[[int], tuple[int, ...]]] = {
     norm: lambda n: (n, 4),
     attention: lambda n: (2, n, 4),
@@ -137,6 +184,12 @@ FUNCTIONS: dict[Callable[..., Any], Callable[[int], tuple[int, ...]]] = {
     loop: lambda n: (n + 2, 4),
     sums: lambda n: (3, n),
     called: lambda n: (n, 4),
+    over_sizes: lambda n: (n, 4),
+    copied_sizes: lambda n: (3, n),
+    changed_sizes: lambda n: (n, 4),
+    asked_sizes: lambda n: (n, 4),
+    drawn_sizes: lambda n: (n, 4),
+    grown_lists: lambda n: (n, 4),
 }
 
 

@@ -146,11 +146,14 @@ class FrameRun {
   }
   void settle_top(int count);  // negative: all
   void settle_frame();
+  void suspend_nodes();
   bool goes_on();  // although the watch has given up
   NodeId computed(Node::Kind kind, uint32_t number, Value left, Value right, PyObject* result);
   Next compute(Node::Kind kind, uint32_t number, int operands, uint8_t operation, uint32_t arg);
   Next build_holder(uint8_t operation, uint32_t arg, int count, int step, int above);
   const Node* holder_at(PyObject** slot);
+  bool is_sequence_of_nodes(PyObject** slot);
+  bool copies_holder(PyObject* callable, PyObject** args);
   NodeId foreign_tuple_at(PyObject** slot);
   void rely_on_type(PyObject** slot);
   Next unpack_holder(uint32_t count);
@@ -165,6 +168,8 @@ class FrameRun {
   Next extend_holder(uint32_t arg);
   Next append_to_holder(uint32_t arg);
   Next load_method_of_followed(uint32_t arg);
+  void carry_grown(PyObject* list, std::vector<NodeId> nodes);
+  Next extend_in_place(uint32_t arg);
   bool append_followed(PyObject* callable, PyObject** args, size_t count);
   Next merge_holder(uint32_t arg);
   Next ask_tensor_truth();

@@ -198,6 +198,7 @@ Next FrameRun::binary(uint32_t arg) {
     if (kind == Kind::List || kind == Kind::Dict || kind == Kind::Set || kind == Kind::Iterator)
       watch_.mutate(left, "an in-place operator");
   }
+  if (in_place && PyList_CheckExact(left) && are_followed(2, true)) return extend_in_place(arg);
   bool followed = are_followed(2, true), handed = followed && hand_to_operator(arg);
   size_t frames = watch_.frames;
   PyObject* result = program::kOperators[arg].apply(left, right);
@@ -245,7 +246,7 @@ Next FrameRun::call(uint32_t arg, PyObject* names, int above) {
   PyObject** args = base + 2 - is_method;
   size_t total = arg + is_method;
   size_t keywords = names ? PyTuple_GET_SIZE(names) : 0;
-  std::vector<NodeId> nodes;
+  std::vector<NodeId> nodes, copied;
   if (stack_nodes_) {
     if (watch_.around) {
       watch_.callable_node = node_at(callable);
@@ -259,10 +260,13 @@ Next FrameRun::call(uint32_t arg, PyObject* names, int above) {
     settle_holders(args, total);
   else if (stack_nodes_ && append_followed(*callable, args, total))
     watch_.handover.clear();
+  else if (stack_nodes_ && total == 1 && !names && copies_holder(*callable, args))
+    copied = parts_at(args);
   else
     hand_over(*callable, args, nodes, names);
   PyObject* result = watch_.call_here(*callable, args, total - keywords, names);
   NodeId node = watch_.handover.take_returned();
+  if (result && !copied.empty()) node = watch_.provenance.add_holder(result, std::move(copied));
   Next next = replace_followed(static_cast<int>(arg) + 2 + above, result, node);
   return next == Next::Go ? serve_break() : next;
 }
@@ -521,7 +525,8 @@ Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
     }
     case MG_FOR_ITER: {
       PyObject* iterator = sp_[-1];
-      watch_.read_iterator(iterator);
+      NodeId next = watch_.next_of_tuple(iterator);
+      watch_.advance_iterator(iterator);
       std::optional<ConsumerScope> consumer;
       bool is_generator = PyGen_CheckExact(iterator);
       if (!is_generator) consumer.emplace(watch_);
@@ -529,7 +534,7 @@ Next FrameRun::step_flow(uint8_t operation, uint32_t arg) {
       PyObject* item = Py_TYPE(iterator)->tp_iternext(iterator);
       if (item) {
         if (PyTuple_CheckExact(item) && Py_REFCNT(item) == 1) watch_.mark_fresh(item);
-        push(item, is_generator ? watch_.handover.take_returned() : kKnown);
+        push(item, is_generator ? watch_.handover.take_returned() : next);
         return Next::Go;
       }
       if (PyErr_Occurred()) {
@@ -684,7 +689,10 @@ PyObject* FrameRun::run(bool throwing) {
     mg_frame_resume_before(frame_, at_ - code_[at_].lead);
     mg_leave_frame(thread_);
     PyObject* result = mg_eval_default(thread_, frame_, 0);
-    if (result && next == Next::Generator) watch_.mark_fresh(result);
+    if (result && next == Next::Generator) {
+      watch_.mark_fresh(result);
+      watch_.provenance.forget_suspended(result);  // another one that had its address
+    }
     return result;
   }
   mg_frame_give_back(thread_, frame_, previous_, sp_);

@@ -207,8 +207,10 @@ PyObject* FrameRun::new_iterator(PyObject* iterable) {
 py::Ref FrameRun::unpacked(PyObject* sequence) {
   watch_.read_iterable(sequence);
   py::Ref iterator = py::Ref::steal(new_iterator(sequence));
-  if (iterator) {
-    watch_.read_iterator(iterator.get());
+  if (iterator.get() == sequence) {
+    watch_.read_iterator(sequence);
+  } else if (iterator) {
+    watch_.advance_iterator(iterator.get());
   } else if (PyErr_ExceptionMatches(PyExc_TypeError) && !Py_TYPE(sequence)->tp_iter && !PySequence_Check(sequence)) {
     PyErr_Format(PyExc_TypeError, "cannot unpack non-iterable %.200s object", Py_TYPE(sequence)->tp_name);
   }
@@ -461,8 +463,9 @@ Next FrameRun::return_value(PyObject* owned, NodeId node) {
 Next FrameRun::yield(bool delegates) {
   if (!view_.generator || !PyGen_CheckExact(view_.generator)) return leave("coroutines");
   NodeId node = is_direct_ ? node_at(sp_ - 1) : kKnown;
-  if (node != kKnown) set_node(sp_ - 1, kKnown);
-  settle_frame();
+  if (node == kKnown) settle_top(1);
+  set_node(sp_ - 1, kKnown);
+  suspend_nodes();
   result_ = pop();
   watch_.handover.clear();
   watch_.handover.returned = node;

@@ -30,7 +30,6 @@ int operand_count(uint8_t operation, uint32_t arg) {
     case MG_IMPORT_FROM: return 0;
     case MG_LOAD_ATTR:
     case MG_LOAD_METHOD:
-    case MG_GET_ITER:
     case MG_FOR_ITER:
     case MG_UNPACK_EX:
     case MG_SET_ADD:
@@ -74,6 +73,18 @@ void FrameRun::settle_frame() {
   stack_nodes_ = 0;
 }
 
+// Of a generator that goes on later: numbers keep their nodes.
+void FrameRun::suspend_nodes() {
+  watch_.provenance.forget_suspended(view_.generator);
+  for (size_t i = 0; i < size(); ++i) {
+    NodeId node = nodes_[i];
+    if (watch_.provenance.is_known(node) || !is_number(locals_[i])) continue;
+    watch_.provenance.suspend(view_.generator, i, node);
+    carry(i, kKnown);
+  }
+  settle_frame();
+}
+
 bool FrameRun::goes_on() {
   watch_.let_go();
   std::fill(nodes_.begin(), nodes_.end(), kKnown);
@@ -83,10 +94,13 @@ bool FrameRun::goes_on() {
 
 void FrameRun::take_nodes() {
   Watch::Handover& handed = watch_.handover;
-  if (view_.generator)
+  if (view_.generator) {
     is_direct_ = handed.generator == view_.generator;
-  else if (handed.function == (PyObject*)view_.function)
+    for (size_t i = 0; i < size(); ++i) carry(i, watch_.provenance.find_suspended(view_.generator, i, locals_[i]));
+    watch_.provenance.forget_suspended(view_.generator);
+  } else if (handed.function == (PyObject*)view_.function) {
     take_arguments(handed);
+  }
   handed.clear();
 }
 
@@ -213,8 +227,8 @@ void FrameRun::hand_over(PyObject* callable, PyObject* const* args, const std::v
       handover.stored = node;
     else if (is_unknown && watch_.provenance[node].kind != Node::Kind::Holder)
       continue;  // the program passes it on
-    else if (is_len(callable) && watch_.provenance[node].kind == Node::Kind::Holder)
-      continue;  // its length is known
+    else if ((is_len(callable) || model == Model::Types) && watch_.provenance[node].kind == Node::Kind::Holder)
+      continue;  // its length and its type are known
     else if (takes_numbers)
       handover.operands = nodes;
     else
@@ -331,8 +345,12 @@ Next FrameRun::compute(Node::Kind kind, uint32_t number, int operands, uint8_t o
   return next;
 }
 
+// How many values it holds is known, and so whether it is empty.
+bool FrameRun::is_sequence_of_nodes(PyObject** slot) { return holder_at(slot) && is_sequence(*slot); }
+
 Next FrameRun::branch_on_node(bool jump_if, uint32_t target) {
   if (Next next = ask_tensor_truth(); next != Next::Go) return next;
+  if (is_sequence_of_nodes(sp_ - 1)) set_node(sp_ - 1, kKnown);
   NodeId node = node_at(sp_ - 1);
   if (node != kKnown && is_number(sp_[-1])) {
     watch_.take_truth_of(node);
@@ -496,6 +514,15 @@ Next FrameRun::append_to_holder(uint32_t arg) {
   return step_variables(MG_LIST_APPEND, arg);
 }
 
+// list(parts) and tuple(parts): what they make holds the same.
+bool FrameRun::copies_holder(PyObject* callable, PyObject** args) {
+  if (callable != (PyObject*)&PyList_Type && callable != (PyObject*)&PyTuple_Type) return false;
+  if (!is_sequence_of_nodes(args)) return false;
+  watch_.handover = {};
+  watch_.handover.expect(callable);
+  return true;
+}
+
 // The method of a list that holds what is followed is called with that list.
 Next FrameRun::load_method_of_followed(uint32_t arg) {
   PyObject* list = holder_at(sp_ - 1) && PyList_CheckExact(sp_[-1]) ? sp_[-1] : nullptr;
@@ -524,11 +551,31 @@ bool FrameRun::append_followed(PyObject* callable, PyObject** args, size_t count
   std::vector<NodeId> nodes = parts_at(args);
   nodes.push_back(node_at(args + 1));
   set_node(args + 1, kKnown);
-  NodeId holder = watch_.provenance.add_holder(args[0], std::move(nodes));
+  carry_grown(args[0], std::move(nodes));
+  return true;
+}
+
+// Wherever the frames have the list.
+void FrameRun::carry_grown(PyObject* list, std::vector<NodeId> nodes) {
+  NodeId holder = watch_.provenance.add_holder(list, std::move(nodes));
   for (FrameRun* frame : watch_.running)
     for (size_t i = 0; i < frame->size(); ++i)
-      if (frame->value(i).object == args[0]) frame->carry(i, holder);
-  return true;
+      if (frame->value(i).object == list) frame->carry(i, holder);
+}
+
+// list += parts, likewise.
+Next FrameRun::extend_in_place(uint32_t arg) {
+  PyObject* list = sp_[-2];
+  bool is_ours = watch_.is_fresh(list) && watch_.is_left_to_us(list) && is_sequence(sp_[-1]);
+  if (!is_ours) settle_top(2);
+  std::vector<NodeId> nodes = is_ours ? parts_at(sp_ - 2) : std::vector<NodeId>();
+  std::vector<NodeId> others = is_ours ? parts_at(sp_ - 1) : std::vector<NodeId>();
+  nodes.insert(nodes.end(), others.begin(), others.end());
+  PyObject* result = program::kOperators[arg].apply(list, sp_[-1]);
+  Next next = replace_followed(2, result, kKnown);
+  bool any = std::ranges::any_of(nodes, [this](NodeId node) { return !watch_.provenance.is_known(node); });
+  if (next == Next::Go && any) carry_grown(list, std::move(nodes));
+  return next;
 }
 
 Next FrameRun::take_from_holder() {
@@ -576,6 +623,7 @@ Next FrameRun::step_with_nodes(uint8_t operation, uint32_t arg) {
     case MG_CALL:
     case MG_CALL_KW:
     case MG_CALL_FUNCTION_EX:
+    case MG_YIELD_VALUE:
     case MG_RETURN_VALUE: break;  // these know of nodes
     case MG_POP_TOP: set_node(sp_ - 1, kKnown); break;
     case MG_COPY: push(Py_XNewRef(sp_[-offset]), node_at(sp_ - offset)); return Next::Go;
@@ -626,10 +674,15 @@ Next FrameRun::step_with_nodes(uint8_t operation, uint32_t arg) {
     case MG_UNARY_NEGATIVE: return compute(Node::Kind::Unary, program::kNegative, 1, operation, arg);
     case MG_UNARY_POSITIVE: return compute(Node::Kind::Unary, program::kPositive, 1, operation, arg);
     case MG_UNARY_INVERT: return compute(Node::Kind::Unary, program::kInvert, 1, operation, arg);
-    case MG_UNARY_NOT: return compute(Node::Kind::Unary, program::kNot, 1, operation, arg);
+    case MG_UNARY_NOT:
+      if (is_sequence_of_nodes(sp_ - 1)) set_node(sp_ - 1, kKnown);
+      return compute(Node::Kind::Unary, program::kNot, 1, operation, arg);
     case MG_TO_BOOL:
       if (arg && is_number(sp_[-1])) return Next::Go;  // what follows asks it itself
-      settle_top(1);
+      is_sequence_of_nodes(sp_ - 1) ? set_node(sp_ - 1, kKnown) : settle_top(1);
+      break;
+    case MG_GET_ITER:  // who advances the iterator finds the nodes by the tuple
+      PyTuple_Check(sp_[-1]) && holder_at(sp_ - 1) ? set_node(sp_ - 1, kKnown) : settle_top(1);
       break;
     case MG_GET_LEN:
     case MG_MATCH_SEQUENCE:

@@ -88,6 +88,14 @@ NodeId Provenance::find_holder(PyObject* container) const {
   return id && !nodes_[*id].settled ? *id : kKnown;
 }
 
+NodeId Provenance::find_suspended(PyObject* generator, size_t slot, PyObject* value) const {
+  auto found = suspended_.find(generator);
+  if (found == suspended_.end()) return kKnown;
+  for (auto [at, id] : found->second)
+    if (at == slot && value && !is_known(id) && nodes_[id].value.get() == value) return id;
+  return kKnown;
+}
+
 const Node* Provenance::holder(PyObject* container) const {
   NodeId id = find_holder(container);
   return id == kKnown ? nullptr : &nodes_[id];

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -96,6 +97,10 @@ class Provenance {
 
   // Nobody asks any more what the values were.
   void drop_values();
+  // The numbers in the locals and on the stack of a generator while it does not run, by slot.
+  void suspend(PyObject* generator, size_t slot, NodeId id) { suspended_[generator].emplace_back(slot, id); }
+  void forget_suspended(PyObject* generator) { suspended_.erase(generator); }
+  NodeId find_suspended(PyObject* generator, size_t slot, PyObject* value) const;
   // What was read may be different from now on.
   void forget_reads() { reads_.clear(); }
   // What is there is a number, or the program does not get as far as it matters.
@@ -134,6 +139,7 @@ class Provenance {
   std::vector<Node> nodes_;              // the first stands for nothing
   guard::PointerPairMap<NodeId> reads_;  // by owner and key
   guard::PointerMap<NodeId> holders_;    // by container
+  std::unordered_map<PyObject*, std::vector<std::pair<size_t, NodeId>>> suspended_;
 };
 
 inline bool is_sequence(PyObject* object) { return PyTuple_Check(object) || PyList_CheckExact(object); }

@@ -428,6 +428,25 @@ void Watch::read_iterable(PyObject* value) {
 }
 
 void Watch::read_iterator(PyObject* iterator) {
+  mg_iterator state;
+  PyObject* parts[MG_ITERATOR_WORDS];
+  if (alive() && Py_IS_TYPE(iterator, &PyTupleIter_Type) && mg_iterator_read(iterator, &state, parts))
+    for (int i = 0; i < state.part_count; ++i) settle(provenance.find_holder(parts[i]));
+  advance_iterator(iterator);
+}
+
+// What a tuple that holds open values is about to give.
+NodeId Watch::next_of_tuple(PyObject* iterator) const {
+  mg_iterator state;
+  PyObject* parts[MG_ITERATOR_WORDS];
+  if (!alive() || !Py_IS_TYPE(iterator, &PyTupleIter_Type)) return kKnown;
+  if (!mg_iterator_read(iterator, &state, parts) || state.part_count != 1) return kKnown;
+  const Node* holder = provenance.holder(parts[0]);
+  Py_ssize_t left = holder ? PyObject_LengthHint(iterator, 0) : 0;
+  return left > 0 ? holder->items[holder->items.size() - static_cast<size_t>(left)] : kKnown;
+}
+
+void Watch::advance_iterator(PyObject* iterator) {
   if (!alive()) return;
   if (is_fresh(iterator)) return read_again(iterator);
   Kind kind = kind_of(Py_TYPE(iterator));

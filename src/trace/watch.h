@@ -224,8 +224,10 @@ class Watch {
   void read_instance(PyObject* object);  // its type and which dict is its __dict__; it is older than the call
   void read_truth(PyObject* value);
   void read_iterable(PyObject* value);
-  void read_iterator(PyObject* iterator);  // before it is advanced
-  void read_operand(PyObject* value);      // before an operator is applied
+  void read_iterator(PyObject* iterator);     // before others advance it
+  void advance_iterator(PyObject* iterator);  // before the interpreter does, which follows what it gives
+  NodeId next_of_tuple(PyObject* iterator) const;
+  void read_operand(PyObject* value);  // before an operator is applied
   void compare_identity(PyObject* a, PyObject* b);
   bool pin_identity(PyObject* value);
   void use_identity(PyObject* value, const char* what);  // its address matters
