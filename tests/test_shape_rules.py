@@ -347,6 +347,15 @@ def direct_calls():
         for causal in (False, True):
             attention = aten._scaled_dot_product_flash_attention_for_cpu.default
             yield attention, (heads, key_heads, key_heads, 0.0, causal)
+    steps, memory = torch.rand(2, 5, 8), torch.rand(2, 7, 8)
+    projection = (torch.rand(24, 8), torch.rand(24), torch.rand(8, 8), torch.rand(8))
+    for key in (steps, memory):
+        for needed in ((None, False), (None, True), (None, True, False)):
+            yield aten._native_multi_head_attention.default, (steps, key, key, 8, 2, *projection, *needed)
+    for side in (cube, cube.mT):
+        for full, vectors in ((False, False), (False, True), (True, True)):
+            yield aten._linalg_svd.default, (side, full, vectors)
+    yield aten.block_diag.default, ([matrix, torch.rand(3), torch.tensor(2), torch.arange(6).reshape(2, 3)],)
     yield from calls_with_numbers(matrix, image)
     yield from calls_on_grids(image)
     yield aten._logcumsumexp.default, (image, 1)

@@ -1,5 +1,7 @@
 """Recurrent networks with symbolic sizes: the kernels that eager runs, at any batch and length."""
 
+import functools
+
 import magneto
 import pytest
 import torch
@@ -85,20 +87,50 @@ def test_what_the_kernel_keeps_for_the_backward_has_a_size_of_its_own():
     assert [name for name, *_ in graph.symbols] == ["s0", "s1"]
 
 
-@JOINT
-@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN])
-def test_networks_that_are_unrolled_keep_their_length(kind, joint):
+UNROLLED = pytest.mark.parametrize("kind", [nn.GRU, nn.RNN, functools.partial(nn.RNN, nonlinearity="relu")])
+
+
+@UNROLLED
+def test_networks_that_are_unrolled_keep_their_length_for_gradients(kind):
     torch.manual_seed(0)
     model = Net(kind(8, 16, num_layers=2))
-    model.train(joint)
-    graph = record(model, torch.randn(4, 3, 8), joint, {"x": [0, 1]})
+    graph = record(model, torch.randn(4, 3, 8), True, {"x": [0, 1]})
     assert "x.size(0) == 4" in graph.guards
     assert "x.size(1) >= 2" in graph.guards
     for batch in (2, 5, 7, 9, 16):
         x = torch.randn(4, batch, 8)
         with torch.no_grad():
             expected = model(x)
-        found = graph(x, gradients=[torch.ones_like(expected)])[0] if joint else graph(x)
-        assert torch.equal(found, expected)
+        assert torch.equal(graph(x, gradients=[torch.ones_like(expected)])[0], expected)
     with pytest.raises(ValueError, match=r"x\.size\(0\) == 4 does not hold"):
-        graph(torch.randn(5, 3, 8), **({"gradients": [torch.ones(1)]} if joint else {}))
+        graph(torch.randn(5, 3, 8), gradients=[torch.ones(1)])
+
+
+@UNROLLED
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_without_gradients_they_take_any_batch_and_length(kind, variant):
+    torch.manual_seed(0)
+    model = kind(8, 16, **VARIANTS[variant]).eval()
+    graph = record(model, torch.randn(3, 10, 8), False, [(0, 1)])
+    assert [op.name for op in graph.ops][1:] in (["aten::gru"], ["aten::rnn_tanh"], ["aten::rnn_relu"])
+    for sizes in SIZES:
+        x = torch.randn(*sizes, 8)
+        with torch.no_grad():
+            expected = model(x)
+        for one, other in zip(graph(x), expected, strict=True):
+            assert torch.equal(one, other)
+            assert one.stride() == other.stride()
+
+
+@UNROLLED
+def test_what_is_random_or_cast_in_them_is_recorded_in_steps(kind):
+    model = kind(8, 16, num_layers=2, dropout=0.5)
+    x = torch.randn(4, 3, 8)
+    assert "input.size(0) == 4" in record(model, x, False, [(0, 1)]).guards
+    model.eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        graph = record(model, x, False, [(0, 1)])
+        assert "input.size(0) == 4" in graph.guards
+        with torch.no_grad():
+            expected = model(x)
+        assert all(torch.equal(one, other) for one, other in zip(graph(x), expected, strict=True))

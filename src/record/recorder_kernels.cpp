@@ -14,6 +14,7 @@
 #include "record/infer.h"
 #include "record/recorder.h"
 #include "record/recorder_keys.h"
+#include "record/symbolic_composites.h"
 #include "record/symbolic_lstm.h"
 #include "record/symbolic_matmul.h"
 #include "record/symbolic_resize.h"
@@ -66,6 +67,17 @@ void gate_matmul_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* st
   }
   torch::jit::drop(*stack, 2);
   stack->emplace_back(symbolic_matmul(std::move(left), std::move(right)));
+}
+
+template <bool (*instead)(Stack&)>
+void gate_composite_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (instead(*stack)) return;
+  op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kGateKey), stack);
+}
+
+void gate_unrolled_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (stays_whole(torch::jit::last(*stack, 9))) return gate_leaf_kernel(op, keys, stack);
+  op.redispatchBoxed(keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kGateKey), stack);
 }
 
 void gate_resize_kernel(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
@@ -161,6 +173,11 @@ std::string install_recorder() {
   register_gate<&gate_one_hot_kernel>(dispatcher, "aten::one_hot", held);
   register_gate<&gate_matmul_kernel>(dispatcher, "aten::matmul", held);
   register_gate<&gate_lstm_kernel>(dispatcher, "aten::lstm.input", held);
+  for (const char* name : {"aten::gru.input", "aten::rnn_tanh.input", "aten::rnn_relu.input"})
+    register_gate<&gate_unrolled_kernel>(dispatcher, name, held);
+  register_gate<&gate_composite_kernel<pad_sequence_symbolically>>(dispatcher, "aten::pad_sequence", held);
+  register_gate<&gate_composite_kernel<kron_symbolically>>(dispatcher, "aten::kron", held);
+  register_gate<&gate_composite_kernel<stft_symbolically>>(dispatcher, "aten::stft", held);
   return install_doors();
 }
 

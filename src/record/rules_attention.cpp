@@ -56,10 +56,30 @@ bool encoder_layer(Args args, Stack& results) {
   return up.sym_size(0) == down.sym_size(1) && give(results, make_for(src, src.sym_sizes()));
 }
 
+// (query, key, value, embed_dim, num_head, qkv weight and bias, projection weight and bias, mask, need_weights,
+// average_attn_weights, mask_type)
+bool native_attention(Args args, Stack& results) {
+  const at::Tensor &query = args[0].toTensor(), &key = args[1].toTensor(), &value = args[2].toTensor();
+  const int64_t width = args[3].toInt(), heads = args[4].toInt();
+  const Sizes in_projection = {3 * width, width}, out_projection = {width, width};
+  for (const at::Tensor* tensor : {&query, &key, &value}) {
+    if (tensor->dim() != 3 || !tensor->is_cpu() || tensor->scalar_type() != query.scalar_type()) return false;
+    if (tensor->sym_size(2) != width || product(tensor->sym_sizes()) == 0) return false;
+  }
+  if (!is(query.scalar_type(), kFloating) || heads < 1 || width % heads != 0 || given(args[9])) return false;
+  if (query.sym_size(0) != key.sym_size(0) || key.sym_sizes() != value.sym_sizes()) return false;
+  if (args[5].toTensor().sym_sizes() != SymIntArrayRef(in_projection)) return false;
+  if (args[7].toTensor().sym_sizes() != SymIntArrayRef(out_projection)) return false;
+  Sizes weights = {query.sym_size(0), heads, query.sym_size(1), key.sym_size(1)};
+  if (args[11].toBool()) weights.erase(weights.begin() + 1);
+  return give(results, make_for(query, query.sym_sizes()), args[10].toBool() ? make_for(query, weights) : at::Tensor());
+}
+
 constexpr Row kAttentionRules[] = {
     {"aten::_scaled_dot_product_flash_attention_for_cpu", flash_cpu},
     {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", flash_cpu_backward},
     {"aten::_transformer_encoder_layer_fwd", encoder_layer},
+    {"aten::_native_multi_head_attention", native_attention},
 };
 
 }  // namespace

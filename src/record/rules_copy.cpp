@@ -241,6 +241,20 @@ bool stack(Args args, Stack& results) {
   return give(results, make(all, common->first, common->second));
 }
 
+// (tensors): matrices, of which vectors are rows, down the diagonal of a new one
+bool block_diag(Args args, Stack& results) {
+  auto tensors = args[0].toTensorVector();
+  auto common = common_of(tensors);
+  if (!common) return false;
+  SymInt rows = 0, columns = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.dim() > 2) return false;
+    rows += tensor.dim() == 2 ? tensor.sym_size(0) : SymInt(1);
+    columns += tensor.dim() > 0 ? tensor.sym_size(-1) : SymInt(1);
+  }
+  return give(results, make({rows, columns}, common->first, common->second));
+}
+
 bool repeat(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
   Sizes sizes = sizes_of(args[1]);
@@ -310,6 +324,7 @@ constexpr Row kCopyRules[] = {
     {"aten::arange.start_step", arange_by},
     {"aten::cat", cat},
     {"aten::stack", stack},
+    {"aten::block_diag", block_diag},
     {"aten::repeat", repeat},
     {"aten::constant_pad_nd", constant_pad},
 };

@@ -73,6 +73,25 @@ bool eigh(Args args, Stack& results) {
   return give(results, make_each(a, 1, a.scalar_type()), make_square(a));
 }
 
+// (A, full_matrices, compute_uv, *, driver)
+bool svd(Args args, Stack& results) {
+  const at::Tensor& a = args[0].toTensor();
+  if (a.dim() < 2 || !a.is_cpu() || product(a.sym_sizes()) == 0) return false;
+  if (a.scalar_type() != ScalarType::Float && a.scalar_type() != ScalarType::Double) return false;
+  Sizes batch(a.sym_sizes().slice(0, a.dim() - 2));
+  auto with = [&](std::initializer_list<SymInt> more) {
+    Sizes sizes = batch;
+    sizes.append(more.begin(), more.end());
+    return sizes;
+  };
+  SymInt rows = a.sym_size(-2), columns = a.sym_size(-1), rank = rows < columns ? rows : columns;
+  at::Tensor values = make_for(a, with({rank}));
+  if (!args[2].toBool()) return give(results, make_for(a, {0}), values, make_for(a, {0}));
+  bool full = args[1].toBool();
+  return give(results, make_by_column(a, with({rows, full ? rows : rank})), values,
+              make_by_column(a, with({full ? columns : rank, columns})));
+}
+
 // --- Fourier transforms, of contiguous tensors on the CPU ---
 
 // What was transformed goes last in memory.
@@ -136,6 +155,7 @@ constexpr Row kLinalgRules[] = {
     {"aten::_linalg_solve_ex", solve},
     {"aten::linalg_lu_solve", lu_solve},
     {"aten::_linalg_eigh", eigh},
+    {"aten::_linalg_svd", svd},
     {"aten::_fft_c2c", fft},
     {"aten::_fft_r2c", fft_of_real},
     {"aten::_fft_c2r", fft_to_real},

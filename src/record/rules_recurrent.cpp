@@ -1,4 +1,4 @@
-// Rules for the fused recurrent layers that the CPU has.
+// Rules for recurrent networks on the CPU: fused layers, and those that torch unrolls.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/mkldnn_rnn_layer.h>
 #include <ATen/ops/zeros.h>
@@ -51,7 +51,31 @@ bool mkldnn_layer_backward(Args args, Stack& results) {
   return true;
 }
 
+// (input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first), as a whole
+bool unrolled(Args args, Stack& results) {
+  const at::Tensor &input = args[0].toTensor(), &state = args[1].toTensor();
+  if (input.dim() != 3 || state.dim() != 3 || !input.is_cpu() || !is(input.scalar_type(), kFloating)) return false;
+  if (product(input.sym_sizes()) == 0 || state.scalar_type() != input.scalar_type()) return false;
+  const int64_t directions = args[7].toBool() ? 2 : 1, by_batch = args[8].toBool() ? 0 : 1;
+  auto weights = args[2].toTensorVector();
+  if (static_cast<int64_t>(weights.size()) != args[4].toInt() * directions * (args[3].toBool() ? 4 : 2)) return false;
+  if (weights[0].dim() != 2 || weights[0].sym_size(1) != input.sym_size(2)) return false;
+  SymInt batch = input.sym_size(by_batch), length = input.sym_size(1 - by_batch);
+  if (state.sym_size(0) != args[4].toInt() * directions || state.sym_size(1) != batch) return false;
+  Sizes sizes = {length, batch, state.sym_size(2) * directions};
+  Sizes strides = contiguous_strides(sizes);
+  if (!by_batch) {
+    std::swap(sizes[0], sizes[1]);
+    std::swap(strides[0], strides[1]);
+  }
+  return give(results, make_trace(sizes, strides, 0, input.scalar_type(), input.device()),
+              make_for(state, state.sym_sizes()));
+}
+
 constexpr Row kRecurrentRules[] = {
+    {"aten::gru.input", unrolled},
+    {"aten::rnn_tanh.input", unrolled},
+    {"aten::rnn_relu.input", unrolled},
     {"aten::mkldnn_rnn_layer", mkldnn_layer},
     {"aten::mkldnn_rnn_layer_backward", mkldnn_layer_backward},
 };
