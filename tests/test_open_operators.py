@@ -431,6 +431,14 @@ MODULES = {
     "group norm": lambda: nn.Sequential(nn.Conv1d(4, 4, 3, padding=1), nn.GroupNorm(2, 4)),
     "attention": lambda: Attention(),
     "attention without weights": lambda: Attention(need_weights=False),
+    "attention with a mask": lambda: Masked(nn.MultiheadAttention(6, 2, batch_first=True), "attn_mask", square=True),
+    "attention with padding": lambda: Masked(nn.MultiheadAttention(6, 2, batch_first=True), "key_padding_mask"),
+    "encoder with a mask": lambda: Masked(
+        nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), "src_mask", square=True
+    ),
+    "encoder with padding": lambda: Masked(
+        nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), "src_key_padding_mask"
+    ),
     "decoder": lambda: Decoder(),
     "gru": lambda: nn.GRU(6, 4, 2, bidirectional=True),
     "rnn": lambda: nn.RNN(6, 4, batch_first=True),
@@ -444,6 +452,18 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Any:
         return self.attention(x, x, x, **self.options)
+
+
+class Masked(nn.Module):
+    def __init__(self, inner: nn.Module, name: str, square: bool = False) -> None:
+        super().__init__()
+        self.inner, self.name, self.square = inner, name, square
+
+    def forward(self, x: torch.Tensor) -> Any:
+        inputs = (x, x, x) if isinstance(self.inner, nn.MultiheadAttention) else (x,)
+        steps = torch.arange(x.shape[1])
+        mask = steps[:, None] < steps if self.square else (steps > 3).expand(x.shape[0], -1)
+        return self.inner(*inputs, **{self.name: mask})
 
 
 class Decoder(nn.Module):

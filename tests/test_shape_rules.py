@@ -352,6 +352,12 @@ def direct_calls():
     for key in (steps, memory):
         for needed in ((None, False), (None, True), (None, True, False)):
             yield aten._native_multi_head_attention.default, (steps, key, key, 8, 2, *projection, *needed)
+    for kind, shape in enumerate(((5, 5), (2, 5), (2, 2, 5, 5))):
+        arguments = (steps, steps, steps, 8, 2, *projection, torch.rand(shape) > 0.5)
+        yield aten._native_multi_head_attention.default, (*arguments, True, kind == 0, kind)
+        inner = (False, False, 1e-5, *[torch.rand(8)] * 4, torch.rand(16, 8), torch.rand(16), torch.rand(8, 16))
+        layer = (steps, 8, 2, *projection, *inner, torch.rand(8), torch.rand(shape), kind)
+        yield aten._transformer_encoder_layer_fwd.default, layer
     for side in (cube, cube.mT):
         for full, vectors in ((False, False), (False, True), (True, True)):
             yield aten._linalg_svd.default, (side, full, vectors)
