@@ -96,7 +96,8 @@ void FrameRun::take_nodes() {
   Watch::Handover& handed = watch_.handover;
   if (view_.generator) {
     is_direct_ = handed.generator == view_.generator;
-    for (size_t i = 0; i < size(); ++i) carry(i, watch_.provenance.find_suspended(view_.generator, i, locals_[i]));
+    if (watch_.provenance.has_suspended(view_.generator))
+      for (size_t i = 0; i < size(); ++i) carry(i, watch_.provenance.find_suspended(view_.generator, i, locals_[i]));
     watch_.provenance.forget_suspended(view_.generator);
   } else if (handed.function == (PyObject*)view_.function) {
     take_arguments(handed);
@@ -518,7 +519,7 @@ Next FrameRun::append_to_holder(uint32_t arg) {
 bool FrameRun::copies_holder(PyObject* callable, PyObject** args) {
   if (callable != (PyObject*)&PyList_Type && callable != (PyObject*)&PyTuple_Type) return false;
   if (!is_sequence_of_nodes(args)) return false;
-  watch_.handover = {};
+  watch_.handover.clear();
   watch_.handover.expect(callable);
   return true;
 }

@@ -100,6 +100,7 @@ class Provenance {
   // The numbers in the locals and on the stack of a generator while it does not run, by slot.
   void suspend(PyObject* generator, size_t slot, NodeId id) { suspended_[generator].emplace_back(slot, id); }
   void forget_suspended(PyObject* generator) { suspended_.erase(generator); }
+  bool has_suspended(PyObject* generator) const { return suspended_.contains(generator); }
   NodeId find_suspended(PyObject* generator, size_t slot, PyObject* value) const;
   // What was read may be different from now on.
   void forget_reads() { reads_.clear(); }
