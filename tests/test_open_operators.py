@@ -440,7 +440,7 @@ MODULES = {
         nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), "src_key_padding_mask"
     ),
     "decoder": lambda: Decoder(),
-    "gru": lambda: nn.GRU(6, 4, 2, bidirectional=True),
+    "gru": lambda: nn.GRU(6, 4, 2, bidirectional=True, batch_first=True),
     "rnn": lambda: nn.RNN(6, 4, batch_first=True),
 }
 
