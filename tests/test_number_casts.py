@@ -55,3 +55,9 @@ def test_nothing_is_cast_in_a_run():
     assert {event.name for event in profile.events() if event.name.startswith("aten::")} == {
         "aten::add", "aten::mul", "aten::div",
     }  # fmt: skip
+
+
+def test_nodes_of_autograd_keep_the_number_as_it_was_given():
+    compiled = magneto.compile(lambda t: t.sin() * 2)
+    t = torch.randn(4, requires_grad=True)
+    assert [compiled(t).grad_fn._saved_other.dtype for _ in range(3)] == [torch.int64] * 3

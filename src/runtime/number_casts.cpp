@@ -25,10 +25,12 @@ at::Tensor cast_to(const at::Tensor& number, c10::ScalarType type) {
 
 }  // namespace
 
-// Types of less precision are left out: there operators compute with the number as it was given.
+// Types of less precision are left out: there operators compute with the number as it was given. So is what autograd
+// takes part in: its nodes keep the number.
 at::Tensor cast_number(const graph::Graph& graph, const graph::Op& op, const graph::TensorRef& place,
                        const at::Tensor& number) {
-  if (!number.unsafeGetTensorImpl()->is_wrapped_number() || number.is_complex() || op.tensors.size() != 2) return {};
+  if (!number.unsafeGetTensorImpl()->is_wrapped_number() || number.is_complex()) return {};
+  if (op.derives || op.tensors.size() != 2) return {};
   if (std::ranges::find(kArithmetic, op.info->name) == kArithmetic.end()) return {};
   const graph::Value& other = graph.values[op.tensors[place.position == 0 ? 1 : 0].value];
   c10::ScalarType type = graph.values[op.results[0].value].dtype;
