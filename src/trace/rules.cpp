@@ -38,12 +38,12 @@ py::Ref hold(PyObject* callable, const void* key) {
   return py::when_dead(callable, [key] { auto node = table().extract(key); });
 }
 
-// What torch.compiler.disable has returned, which people use whatever compiles their programs. torch marks functions of
-// its own likewise, but does not say whose wrapper they are.
+// What torch.compiler.disable has returned, which people use whatever compiles their programs; with all that it calls.
+// torch marks functions of its own likewise, but does not say whose wrapper they are.
 bool is_disabled_for_torch(PyObject* function) {
   PyObject* marks = PyFunction_Check(function) ? ((PyFunctionObject*)function)->func_dict : nullptr;
   if (!marks || !PyDict_GET_SIZE(marks)) return false;
-  static PyObject* mark = PyUnicode_InternFromString("_torchdynamo_disable");
+  static PyObject* mark = PyUnicode_InternFromString("_torchdynamo_disable_recursive");
   static PyObject* wrapped = PyUnicode_InternFromString("__wrapped__");
   return guard::find_key(marks, mark) == Py_True && guard::find_key(marks, wrapped);
 }
