@@ -19,6 +19,7 @@ from _common import Goal, Options, finish, goal, interleaved_minima, machine, ta
 
 use_the_zoo()
 from zoo import training  # noqa: E402
+from zoo.allocations import peak_kib  # noqa: E402
 
 COLUMNS = {
     "case": "program",
@@ -53,18 +54,6 @@ def cases() -> dict[str, Callable[[], tuple[torch.nn.Module, tuple[torch.Tensor,
     known = [name for name in MODELS if name in training.names()]
     chain = {"chain of 200 modules": lambda: (Chain(200).eval(), (torch.randn(1, 4),))}
     return {**chain, **{name: (lambda name=name: from_zoo(name)) for name in known}}
-
-
-def peak_kib(function: Callable[[], Any]) -> float:
-    """The most that the CPU allocator gave out at a time during a call."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        function()
-    held = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak / 1024
 
 
 def measure(case: str, model: torch.nn.Module, arguments: tuple[torch.Tensor, ...], repeats: int) -> dict[str, Any]:

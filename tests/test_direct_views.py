@@ -6,6 +6,7 @@ import magneto
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from zoo.allocations import peak_kib
 
 VIEWS: dict[str, Callable[[torch.Tensor], object]] = {
     "view": lambda t: t.view(-1),
@@ -134,20 +135,10 @@ def test_memory_of_a_viewed_temporary_is_free_when_its_last_view_is_gone():
             t = torch.cat([t, t])[: t.shape[0]] * 2
         return t
 
-    def peak(action):
-        with torch.profiler.profile(profile_memory=True) as profile:
-            action()
-        held = most = 0
-        for event in profile.profiler.kineto_results.events():
-            if event.name() == "[memory]":
-                held += event.nbytes()
-                most = max(most, held)
-        return most
-
     tensor = torch.randn(1000, 50)
     graph = magneto.record(program, tensor)
     graph.run([tensor])
-    assert peak(lambda: graph.run([tensor])) <= peak(lambda: program(tensor))
+    assert peak_kib(lambda: graph.run([tensor])) <= peak_kib(lambda: program(tensor))
 
 
 def test_other_strides_than_those_recorded_are_still_read_right():

@@ -149,10 +149,15 @@ def _transforms() -> list[Any]:
     """What makes a function of a function, and the code of what it makes: tensors have another meaning inside."""
     func, functional = torch.func, torch.autograd.functional
     makers: list[Any] = [func.grad, func.grad_and_value, func.vmap, func.functionalize, func.hessian, func.jacfwd]
-    makers += [func.jacrev, func.jvp, func.linearize, func.vjp]
-    inside = [func.vjp.__globals__[name] for name in ("_vjp_with_argnums", "_jvp_with_argnums")]
+    makers += [func.jacrev, func.linearize, func.vjp]
+    inside = func.vjp.__globals__["_vjp_with_argnums"]  # has the function that vjp returns
     callers = [functional.jacobian, functional.hessian, functional.vjp, functional.jvp, functional.vhp, functional.hvp]
-    return [*makers, *callers, *(code for function in makers + inside for code in _inner_functions(function))]
+    return [
+        *makers,
+        *callers,
+        func.jvp,
+        *(code for function in (*makers, inside) for code in _inner_functions(function)),
+    ]
 
 
 def _inner_functions(function: FunctionType) -> list[CodeType]:

@@ -25,9 +25,9 @@ class Memo {
   void note_versions();
   void note_values(PyObject* const* registers);
 
-  // It never helps: what it relies on is different in each run.
   void note_hit() { misses_ = 0; }
   void note_miss() { ++misses_; }
+  // It never helps: what it relies on is different in each run.
   bool is_useless() const { return misses_ > kPatience; }
 
   Steps rest;  // what has to be done in any case

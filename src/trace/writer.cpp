@@ -475,8 +475,7 @@ uint32_t Writer::generator(PyObject* value) {
   if (!flow || flow[index].saved >= 0) return refuse("a generator that handles an exception");
   std::vector<uint32_t> operands{visit((PyObject*)view.function)};
   for (PyObject** slot = view.locals; slot < view.stack_pointer; ++slot) {
-    auto index = static_cast<size_t>(slot - view.locals);
-    NodeId id = watch_.provenance.find_suspended(value, index, *slot);
+    NodeId id = watch_.provenance.find_suspended(value, static_cast<size_t>(slot - view.locals), *slot);
     operands.push_back(*slot ? this->value({*slot, id}) : program::kNoRegister);
   }
   return emit(Op::Generator, program_->add_place({py::Ref::borrow((PyObject*)view.code), index}), operands);
