@@ -1,7 +1,7 @@
 """How soon is a model at its full speed on a GPU, and how fast is that? Inference and training under bf16 autocast.
 
-Method: one process and wall-clock time. For each model and contender: eager calls warm the GPU and the libraries up;
-then the contender's first calls are timed one by one, each waited for. A call is steady if it takes at most a quarter
+Method: one process and wall-clock time. For each model and contender: eager calls warm the GPU and the libraries up, for
+torch's thread of the backward pass and for the program's, since libraries make their plans for each thread; then the contender's first calls are timed one by one, each waited for. A call is steady if it takes at most a quarter
 more than the median of the later ones, and `ready` is the time of all calls up to the last one that is not. Magneto
 then runs a CUDA graph of torch's kernels, while it compiles its own beside the program: `final` is the time from the
 first call until a graph with these is captured, and steady figures are taken after that. Steady milliseconds are
@@ -207,6 +207,8 @@ def measure(case: str, contenders: list[str], repeats: int, calls: int) -> dict[
     row: dict[str, Any] = {"case": case, "unit": "ms"}
     eager = make_step("eager", model, training)
     for _ in range(5):
+        timed(eager, x)
+    with torch.autograd.set_multithreading_enabled(False):
         timed(eager, x)
     for contender in contenders:
         try:

@@ -85,12 +85,58 @@ def test_convolutions_of_wide_types_keep_their_layout(tmp_path: Path):
     assert "aten.clone" not in joined.text
 
 
-def test_convolutions_that_are_trained_keep_their_layout(tmp_path: Path):
-    module = Block().to(torch.bfloat16)
-    x = torch.randn(2, 3, 17, 17).to(torch.bfloat16)
-    graph = magneto.record(lambda x: sum(part.float().sum() for part in module(x)), x, live=True, joint=True)
+class Residual(nn.Module):
+    """Two of its weights have kernels of one pixel; one batch norm is used twice, one's statistics are read before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.pool = nn.Conv2d(3, 8, 5, 2, 2, bias=False), nn.MaxPool2d(3, 2, 1)
+        self.narrow, self.wide = nn.Conv2d(8, 8, 1, bias=False), nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.way = nn.Conv2d(8, 8, 1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, twice, read = self.norms
+        before = read.running_mean.sum()
+        x = self.pool(first(self.stem(x)).relu())
+        y = twice(self.wide(twice(self.narrow(x)).relu()))
+        y = (y + read(self.way(x))).relu()
+        return y.mean((2, 3)).float() + before
+
+
+def results_and_state(graph: magneto.Graph, module: nn.Module, x: Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    results = graph.run([x, torch.ones(())])
+    after = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    module.load_state_dict(before)
+    return results, after
+
+
+@pytest.mark.parametrize("image", [(17, 17), (32, 24), (8, 8)])
+def test_training_runs_channels_last_and_leaves_the_same(image: tuple[int, int], tmp_path: Path):
+    torch.manual_seed(0)
+    module = Residual()
+    x = torch.randn(4, 3, *image)
+
+    def loss(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return module(x).square().mean()
+
+    graph = magneto.record(loss, x, live=True, joint=True)
     joined = graph._fused(HostCompiler(tmp_path))
-    assert "aten.convolution_backward" in joined.text and "aten.clone" not in joined.text
+    lines = [line for line in joined.text.splitlines() if "batch_norm" in line or "aten.convolution" in line]
+    assert len(lines) == 16 and all("]{" in line for line in lines), "the results of all of them lie channels last"
+    directly = [line for line in lines if "_native_batch_norm_legit(" in line]
+    assert len(directly) == 1, "only one writes its statistics itself"
+    assert joined.text.count("aten._foreach_copy_") == 2 and "aten.copy_" not in joined.text
+    expected, left = results_and_state(graph, module, x)
+    got, left_by_kernels = results_and_state(joined, module, x)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.02)
+        assert one.stride() == other.stride() and one.dtype == other.dtype
+    for name, tensor in left.items():
+        torch.testing.assert_close(left_by_kernels[name], tensor, rtol=0.02, atol=0.02, msg=name)
+        assert tensor.dtype != torch.int64 or left_by_kernels[name] == tensor
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -349,4 +349,18 @@ Formula find_formula(const graph::Graph& graph, const graph::Op& op) {
   return found->second(probe).empty() ? nullptr : found->second;
 }
 
+Computed compute(const graph::Graph& graph, const graph::Op& op, const Element& element) {
+  ScalarType common = common_type(graph, op), result = graph.values[op.results[0].value].dtype;
+  Call call{graph, op, common, computed_as(common), result, {}, {}};
+  call.texts.resize(op.args.size());
+  call.is_number.resize(op.args.size(), false);
+  for (const graph::TensorRef& tensor : op.tensors) {
+    ScalarType type = operand_type(op, tensor.position, common);
+    std::optional<c10::Scalar> number = host_number(graph, tensor.value);
+    call.is_number[tensor.position] = number.has_value();
+    call.texts[tensor.position] = number ? literal(*number, type) : element(tensor, type);
+  }
+  return {find_formula(graph, op)(call), result == ScalarType::Bool ? ScalarType::Bool : call.type};
+}
+
 }  // namespace magneto::codegen

@@ -3,6 +3,7 @@
 // A kernel rounds where the operators of the graph do: each result takes the precision of its tensor, also if it never
 // gets to memory. Products and sums are contracted only where a formula says so, as in torch's own kernels.
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +37,16 @@ using Formula = std::string (*)(const Call&);
 
 // Null: none is known for this operator with these arguments and types.
 Formula find_formula(const graph::Graph& graph, const graph::Op& op);
+
+// The operator's result at one element, as a value of this type. `element` gives that of one of its tensors, as the type
+// that is asked for.
+struct Computed {
+  std::string text;
+  c10::ScalarType type;
+};
+using Element = std::function<std::string(const graph::TensorRef& tensor, c10::ScalarType type)>;
+Computed compute(const graph::Graph& graph, const graph::Op& op, const Element& element);
+
 // What the operator takes its tensors as (undefined: that is not known), and one among them.
 c10::ScalarType common_type(const graph::Graph& graph, const graph::Op& op);
 c10::ScalarType operand_type(const graph::Op& op, uint32_t position, c10::ScalarType common);

@@ -21,6 +21,8 @@ struct CannotWrite {};
 
 constexpr int64_t kMostColumns = 16384;  // of a reduction; they are in registers
 constexpr size_t kMostTensors = 40;
+constexpr int64_t kEnoughThreads = 1 << 17;  // to fill a GPU
+constexpr int64_t kMostRowsEach = 8;
 
 int64_t highest_offset(const Value& value) {
   int64_t last = 0;
@@ -118,6 +120,10 @@ class Writer {
     return varying == 1;
   }
 
+  static bool depends_on_row(const Offset& offset) {
+    return std::ranges::any_of(offset.terms, [](const Term& term) { return term.text.find(kRow) != string::npos; });
+  }
+
   string input(ValueId id) {
     auto [found, is_new] = parameter_of_.try_emplace(id, kernel_.inputs.size());
     string name = "p" + std::to_string(found->second);
@@ -148,7 +154,8 @@ class Writer {
     if (is_packed(offset)) {
       ++whole_packs_;
       string to = cluster_.reduces ? name + " + k * V" : name;
-      phase(0).chunks += "    load<V>(" + to + ", " + from + " + " + text(offset, true) + ");\n";
+      string access = "    load<V>(" + to + ", " + from + " + " + text(offset, true) + ");\n";
+      (cluster_.reduces || depends_on_row(offset) ? phase(0).chunks : columns_) += access;
     } else {
       ++single_accesses_;
       phase(0).lanes += "    " + name + "[j] = " + get + from + "[" + text(offset, false) + "]);\n";
@@ -264,28 +271,16 @@ class Writer {
   }
 
   Variable pointwise(const Op& op, const Value& value, Index& index) {
-    Formula formula = find_formula(graph_, op);
-    ScalarType common = common_type(graph_, op);
-    Call call{graph_, op, common, computed_as(common), value.dtype, {}, {}};
-    call.texts.resize(op.args.size());
-    call.is_number.resize(op.args.size(), false);
     int at_phase = 0;
     bool varies = false;
-    for (const graph::TensorRef& tensor : op.tensors) {
-      ScalarType type = operand_type(op, tensor.position, common);
-      if (auto number = host_number(graph_, tensor.value)) {
-        call.texts[tensor.position] = literal(*number, type);
-        call.is_number[tensor.position] = true;
-        continue;
-      }
+    Computed made = compute(graph_, op, [&](const graph::TensorRef& tensor, ScalarType type) {
       bool by_channel = op.info->name == "aten::native_batch_norm" && tensor.position > 0;
       Variable x = by_channel ? channel(tensor.value, index, value.sizes.size()) : operand(tensor.value, index);
-      call.texts[tensor.position] = as(x, type);
       at_phase = std::max(at_phase, x.phase);
       varies |= x.varies;
-    }
-    bool is_truth = value.dtype == ScalarType::Bool;
-    return define(formula(call), value.dtype, is_truth ? ScalarType::Bool : call.type, at_phase, varies);
+      return as(x, type);
+    });
+    return define(made.text, value.dtype, made.type, at_phase, varies);
   }
 
   Variable channel(ValueId id, Index index, size_t rank) {
@@ -518,15 +513,24 @@ class Writer {
     return "  enum { V = " + std::to_string(plan_.pack) + ", C = " + std::to_string(plan_.columns) + " };\n";
   }
 
+  // Threads that keep what they have read for their columns take several rows, if there are enough threads.
   string plain_body() {
     kernel_.threads = 128;
-    int64_t count = plan_.rows * plan_.columns / plan_.pack;
-    kernel_.blocks = static_cast<uint32_t>((count + kernel_.threads - 1) / kernel_.threads);
+    int64_t count = plan_.rows * plan_.columns / plan_.pack, in_row = plan_.columns / plan_.pack;
+    int64_t rows_each = columns_.empty() ? 1 : std::clamp(count / kEnoughThreads, int64_t{1}, kMostRowsEach);
+    int64_t rows_at_once = (plan_.rows + rows_each - 1) / rows_each;
+    kernel_.blocks = static_cast<uint32_t>((rows_at_once * in_row + kernel_.threads - 1) / kernel_.threads);
     const Phase& all = phase(0);
-    return constants() + "  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n  if (i >= " + std::to_string(count) +
-           ") return;\n  const int r = i / (C / V), c0 = i % (C / V) * V;\n  (void)r;\n" + arrays_ + all.rows +
-           all.chunks + "#pragma unroll\n  for (int j = 0; j < V; ++j) {\n    const int c = c0 + j;\n" +
-           "    (void)c;\n" + all.lanes + "  }\n" + all.stores;
+    string for_each_row = "  const int r = i / (C / V);\n  {\n";
+    if (rows_each > 1) {
+      for_each_row = "  for (int r = i / (C / V); r < " + std::to_string(plan_.rows) +
+                     "; r += " + std::to_string(rows_at_once) + ") {\n";
+    }
+    return constants() + "  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n  if (i >= " +
+           std::to_string(rows_at_once * in_row) + ") return;\n  const int c0 = i % (C / V) * V;\n" + arrays_ +
+           columns_ + for_each_row + "  (void)r;\n" + all.rows + all.chunks +
+           "#pragma unroll\n  for (int j = 0; j < V; ++j) {\n    const int c = c0 + j;\n    (void)c;\n" + all.lanes +
+           "  }\n" + all.stores + "  }\n";
   }
 
   string reducing_body() {
@@ -558,6 +562,7 @@ class Writer {
   Kernel kernel_;
   std::vector<Phase> phases_;
   string arrays_, parameters_, outputs_;
+  string columns_;  // what is read once for all rows
   std::unordered_map<string, Variable> made_;
   std::unordered_map<const Op*, std::vector<Variable>> reduced_;
   std::unordered_map<ValueId, size_t> parameter_of_;

@@ -63,8 +63,8 @@ bool can_write(const graph::Graph& graph, const std::vector<uint32_t>& producers
 // A kernel that does a sum along the first dimensions faster than torch; none: the operator is no such sum.
 std::optional<Kernel> write_column_sum(const graph::Graph& graph, const graph::Op& op);
 
-// A small cast of what a run is given, and a kernel for many of them.
-bool is_small_cast(const graph::Graph& graph, const graph::Op& op);
-Kernel write_casts(const graph::Graph& graph, const std::vector<uint32_t>& ops);
+// An operator that makes few numbers from one tensor that a run is given, and a kernel for many of them.
+bool is_small_work(const graph::Graph& graph, const graph::Op& op);
+Kernel write_small_work(const graph::Graph& graph, const std::vector<uint32_t>& ops);
 
 }  // namespace magneto::codegen

@@ -9,6 +9,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "codegen/prelude.h"
 #include "runtime/errors.h"
@@ -96,14 +98,17 @@ c10::IValue Library::add(const graph::Graph& graph, const Kernel& kernel) {
   return c10::IValue::make_capsule(std::move(launch));
 }
 
-std::string Library::source() const {
-  std::string source = kPrelude;
-  for (size_t i = 0; i < functions_.size(); ++i) {
+std::vector<std::string> Library::sources(size_t most) const {
+  std::vector<size_t> longest_first(functions_.size());
+  std::iota(longest_first.begin(), longest_first.end(), 0);
+  std::ranges::sort(longest_first, std::greater(), [&](size_t i) { return functions_[i].size(); });
+  std::vector<std::string> sources(std::min(most, functions_.size()), kPrelude);
+  for (size_t i : longest_first) {
     std::string function = functions_[i];
     function.replace(function.find('?'), 1, "k" + std::to_string(i));
-    source += "\nextern \"C\" __global__ void " + function;
+    *std::ranges::min_element(sources, {}, &std::string::size) += "\nextern \"C\" __global__ void " + function;
   }
-  return source;
+  return sources;
 }
 
 void Library::provide(std::shared_ptr<runtime::KernelModule> module) { shared_->module = std::move(module); }

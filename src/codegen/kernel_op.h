@@ -20,8 +20,8 @@ class Library {
 
   // Returns the argument of magneto::kernel that makes it call this one. It may run once the module is there.
   c10::IValue add(const graph::Graph& graph, const Kernel& kernel);
-  std::string source() const;
-  size_t function_count() const { return functions_.size(); }
+  // All functions, in as many sources of about equal length, or fewer.
+  std::vector<std::string> sources(size_t most) const;
   void provide(std::shared_ptr<runtime::KernelModule> module);
 
  private:

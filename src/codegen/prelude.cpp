@@ -27,12 +27,16 @@ DEVICE void wait() { __syncthreads(); }
 #define SHARED __shared__
 #endif
 
+#if !defined(MAGNETO_HOST) && __CUDA_ARCH__ >= 800
+DEVICE bf16 to_bf16(float x) { bf16 y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); return y; }
+#else
 DEVICE bf16 to_bf16(float x) {
   unsigned bits = bits_of(x);
   bf16 y;
   y.bits = x != x ? 0x7fff : (unsigned short)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
   return y;
 }
+#endif
 DEVICE float round_bf16(float x) { return to_float(to_bf16(x)); }
 DEVICE float round_f16(float x) { return to_float(to_f16(x)); }
 

@@ -17,7 +17,7 @@ using Ops = std::vector<uint32_t>;
 
 constexpr size_t kMostOps = 80;          // in a cluster
 constexpr uint32_t kFurthest = 5000;     // operators between the first and the last of a cluster
-constexpr size_t kMostCasts = 100;       // in a kernel
+constexpr size_t kMostSmall = 100;       // small ones in a kernel
 constexpr int64_t kLargeCopy = 1 << 16;  // elements
 
 Ops merged(const Ops& a, const Ops& b) {
@@ -59,22 +59,22 @@ class Finder {
       std::optional<codegen::Kernel> kernel = codegen::write_column_sum(graph_, graph_.ops[i]);
       if (kernel) clusters.push_back({{.ops = {i}, .outputs = kernel->outputs}, std::move(*kernel)});
     }
-    add_casts(clusters);
+    add_small_work(clusters);
     return clusters;
   }
 
  private:
-  // Casts that nobody has joined.
-  void add_casts(std::vector<Cluster>& clusters) const {
-    Ops casts;
+  // What nobody has joined.
+  void add_small_work(std::vector<Cluster>& clusters) const {
+    Ops small;
     for (uint32_t i = 0; i < end_; ++i) {
       bool alone = loop_of_[i] != kNoOp && loops_[loop_of_[i]].ops.size() == 1;
-      if (alone && codegen::is_small_cast(graph_, graph_.ops[i])) casts.push_back(i);
+      if (alone && codegen::is_small_work(graph_, graph_.ops[i])) small.push_back(i);
     }
-    for (size_t i = 0; i + 1 < casts.size(); i += kMostCasts) {
-      Ops some(casts.begin() + static_cast<long>(i),
-               casts.begin() + static_cast<long>(std::min(i + kMostCasts, casts.size())));
-      codegen::Kernel kernel = codegen::write_casts(graph_, some);
+    for (size_t i = 0; i + 1 < small.size(); i += kMostSmall) {
+      Ops some(small.begin() + static_cast<long>(i),
+               small.begin() + static_cast<long>(std::min(i + kMostSmall, small.size())));
+      codegen::Kernel kernel = codegen::write_small_work(graph_, some);
       clusters.push_back({{.ops = std::move(some), .outputs = kernel.outputs}, std::move(kernel), true});
     }
   }

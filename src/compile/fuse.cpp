@@ -5,9 +5,9 @@
 #include <unordered_map>
 
 #include "codegen/formulas.h"
-#include "codegen/kernel_op.h"
 #include "compile/builder.h"
 #include "compile/clusters.h"
+#include "compile/edge.h"
 #include "compile/functional.h"
 #include "compile/layouts.h"
 #include "compile/order.h"
@@ -21,6 +21,8 @@ using graph::Graph;
 using graph::Op;
 using graph::TensorRef;
 using graph::ValueId;
+
+constexpr size_t kMostCompilers = 8;  // side by side: more are not faster
 
 // ---- equal operators
 
@@ -125,7 +127,7 @@ Op call_of(const Graph& graph, const Cluster& cluster, c10::IValue kernel) {
 
 }  // namespace
 
-std::optional<Graph> fuse(const Graph& original, const CompileSource& compile, bool casts_outputs) {
+std::optional<Graph> fuse(const Graph& original, const Compile& compile, bool casts_outputs) {
   Graph graph = make_functional(original);
   graph = with_row_sums(with_channels_last(with_padded_products(std::move(graph))));
   drop_unused_results(graph);
@@ -154,18 +156,22 @@ std::optional<Graph> fuse(const Graph& original, const CompileSource& compile, b
     else
       ops.push_back(graph.ops[first]);
   }
+  size_t new_end = ops.size();
   for (size_t i = end; i < graph.ops.size(); ++i) ops.push_back(graph.ops[i]);
   graph.ops = std::move(ops);
-  std::shared_ptr<runtime::KernelModule> module = compile(library.source());
+  std::shared_ptr<runtime::KernelModule> module = compile(library);
   if (!module) return std::nullopt;
   library.provide(std::move(module));
+  graph = with_short_edge(std::move(graph), new_end);
   graph::remove_dead_ops(graph);
   return graph;
 }
 
 std::unique_ptr<Graph> make_kernels(const Graph& graph, int gpu, std::string& reason) {
   c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(gpu));
-  auto compile = [&](const std::string& source) { return runtime::compile_cuda(source, device, reason); };
+  auto compile = [&](const codegen::Library& library) {
+    return runtime::compile_cuda(library.sources(kMostCompilers), device, reason);
+  };
   try {
     std::optional<Graph> fused = fuse(graph, compile, /*casts_outputs=*/true);
     return fused ? std::make_unique<Graph>(std::move(*fused)) : nullptr;

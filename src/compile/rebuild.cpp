@@ -2,6 +2,8 @@
 #include "compile/rebuild.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "codegen/kernel.h"
 #include "compile/functional.h"
@@ -26,8 +28,15 @@ Graph without_ops(Graph graph) {
 bool takes_any_strides(const Graph& graph, const Op& op) {
   const std::string& name = op.info->name;
   if (name == "aten::_reshape_alias") return false;  // it was given those of its result
-  return codegen::kind_of(graph, op) != codegen::Kind::None || name == "aten::mm" || name == "aten::addmm" ||
-         name == "aten::convolution" || name == "aten::max_pool2d_with_indices" || name == "aten::native_batch_norm";
+  static constexpr std::array<std::string_view, 8> kAny = {"aten::mm",
+                                                           "aten::addmm",
+                                                           "aten::convolution",
+                                                           "aten::native_batch_norm",
+                                                           "aten::_native_batch_norm_legit_functional",
+                                                           "aten::native_batch_norm_backward",
+                                                           "aten::max_pool2d_with_indices",
+                                                           "aten::max_pool2d_with_indices_backward"};
+  return codegen::kind_of(graph, op) != codegen::Kind::None || std::ranges::find(kAny, name) != kAny.end();
 }
 
 }  // namespace
@@ -83,12 +92,30 @@ void Rebuild::keep(const Op& op) {
   } catch (const c10::Error&) {  // a view that these strides do not allow
     results = append(true);
   }
+  replace(op, results);
+}
+
+void Rebuild::replace(const Op& op, const Builder::Results& by) {
   for (const TensorRef& result : op.results) {
     auto same_place = [&](const TensorRef& made) {
       return made.position == result.position && made.item == result.item;
     };
-    replace(result.value, std::ranges::find_if(results, same_place)->value);
+    replace(result.value, with_known_strides(op, std::ranges::find_if(by, same_place)->value, result.value));
   }
+}
+
+// Dimensions of one element may have any stride: they keep the one that they had.
+ValueId Rebuild::with_known_strides(const Op& like, ValueId made, ValueId original) {
+  const Value &before = from.values[original], &after = builder.graph.values[made];
+  if (from.symbols || before.sizes != after.sizes || before.strides == after.strides) return made;
+  for (size_t i = 0; i < before.sizes.size(); ++i) {
+    if (before.sizes[i] != 1 && before.strides[i] != after.strides[i]) return made;
+  }
+  Op view = op_like(like, "aten::as_strided");
+  put(view, 0, made);
+  view.args[1] = c10::IntArrayRef(before.sizes);
+  view.args[2] = c10::IntArrayRef(before.strides);
+  return builder.add(std::move(view));
 }
 
 bool Rebuild::finish_outputs() {

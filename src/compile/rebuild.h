@@ -17,6 +17,7 @@ class Rebuild {
   // The value that stands for one of the original's now.
   graph::ValueId now(graph::ValueId original) const { return stands_for_[original]; }
   void replace(graph::ValueId original, graph::ValueId by) { stands_for_[original] = by; }
+  void replace(const graph::Op& op, const Builder::Results& by);
 
   // The same operator with today's arguments and no results yet.
   graph::Op translated(const graph::Op& op) const;
@@ -32,6 +33,7 @@ class Rebuild {
   bool has_same_look(graph::ValueId original) const;
   bool is_whole_memory(const graph::Graph& graph, graph::ValueId id) const;
   graph::ValueId copied(const graph::Op& like, graph::ValueId original);
+  graph::ValueId with_known_strides(const graph::Op& like, graph::ValueId made, graph::ValueId original);
 
   std::vector<graph::ValueId> stands_for_;
 };

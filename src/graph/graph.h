@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "graph/schema_info.h"
@@ -108,6 +109,7 @@ struct Graph {
   std::vector<ValueId> outputs;
   std::vector<Line> lines;
   std::shared_ptr<Symbols> symbols;  // null if nothing is symbolic
+  std::thread::id ran_on;            // where the operators ran while they were recorded; no thread: nowhere
 
   ValueId add_value(Role role, const at::Tensor& tensor);
   ValueId add_size(ExprId number, std::string name = {});

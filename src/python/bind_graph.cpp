@@ -320,10 +320,10 @@ void PyGraph::check_memory(PyObject* const* inputs) const {
 }
 
 std::optional<PyGraph> PyGraph::fused(const nb::callable& compile, bool casts_outputs) const {
-  auto library = [&](const std::string& source) {
-    return runtime::open_host_kernels(nb::cast<std::string>(compile(source)));
+  auto on_host = [&](const codegen::Library& library) {
+    return runtime::open_host_kernels(nb::cast<std::string>(compile(library.sources(1)[0])));
   };
-  std::optional<graph::Graph> made = compile::fuse(*graph_, library, casts_outputs);
+  std::optional<graph::Graph> made = compile::fuse(*graph_, on_host, casts_outputs);
   if (!made) return std::nullopt;
   std::vector<py::Ref> states;
   for (const py::Ref& state : states_) states.push_back(py::Ref::borrow(state.get()));

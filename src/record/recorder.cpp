@@ -126,6 +126,7 @@ bool Recorder::data_dependent(std::string reason) { return refuse(Refusal::DataD
 graph::Graph Recorder::take_graph() {
   stop();
   for (graph::Op& op : graph_.ops) op.derives &= gives_gradients_;
+  if (is_live()) graph_.ran_on = std::this_thread::get_id();
   return std::move(graph_);
 }
 

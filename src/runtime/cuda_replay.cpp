@@ -15,6 +15,7 @@
 #include <array>
 #include <optional>
 #include <string_view>
+#include <thread>
 
 #include "cpython/ref.h"
 #include "cpython/text.h"
@@ -237,6 +238,8 @@ class CudaReplay final : public Segment {
   bool writes_alone(PyObject* const* inputs) const;
   bool fits(const Capture& capture, PyObject* const* inputs);
 
+  // Libraries make their plans for each thread.
+  bool ran_here_before() const { return !fused_ && graph_.ran_on == std::this_thread::get_id(); }
   void make_kernels();
   void take_kernels();
   bool run_uncaptured(PyObject* const* inputs, PyObject** outputs);
@@ -334,7 +337,7 @@ bool CudaReplay::run(PyObject* const* inputs, PyObject** outputs) {
     ~Busy() { flag = false; }
   } busy(busy_);
   if (job_ && job_->is_done()) take_kernels();
-  if (!std::exchange(warm_, true)) return run_uncaptured(inputs, outputs);
+  if (!std::exchange(warm_, true) && !ran_here_before()) return run_uncaptured(inputs, outputs);
   if (capture_ && !fits(*capture_, inputs)) capture_.reset();
   if (!capture_ && (capture_ = capture(inputs))) make_kernels();
   return capture_ ? launch(*capture_, inputs, outputs) : run_uncaptured(inputs, outputs);

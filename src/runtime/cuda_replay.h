@@ -1,6 +1,7 @@
 // The replay tier on CUDA: a graph whose work is all on one GPU is captured into a CUDA graph and launched as a whole.
 //
-//   run 1          boxed: libraries make their plans and pick their algorithms
+//   run 1          boxed: libraries make their plans and pick their algorithms; left out if the operators have run on
+//                  this thread while they were recorded
 //   run 2          captured, then launched
 //   runs after it  arguments ─copied─▶ buffers ─launch─▶ results in the graph's pool ─copied─▶ fresh memory
 //

@@ -7,6 +7,7 @@
 #include <array>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <unordered_map>
 
 #include "runtime/errors.h"
@@ -88,9 +89,9 @@ const Cuda* cuda() {
 // Code is loaded when it is launched first: then the thread has the device's context.
 class CudaModule final : public KernelModule {
  public:
-  CudaModule(std::string code, c10::Device device) : KernelModule(device), code_(std::move(code)) {}
+  CudaModule(std::vector<std::string> codes, c10::Device device) : KernelModule(device), codes_(std::move(codes)) {}
   ~CudaModule() override {
-    if (module_) cuda()->unload(module_);
+    for (void* module : modules_) cuda()->unload(module);
   }
 
   void launch(const std::string& name, std::vector<void*>& pointers, uint32_t blocks, uint32_t threads,
@@ -105,15 +106,22 @@ class CudaModule final : public KernelModule {
  private:
   void* find(const std::string& name) {
     std::lock_guard lock(mutex_);
-    if (!module_ && cuda()->load(&module_, code_.data())) MAGNETO_BUG("kernels could not be loaded");
+    while (modules_.size() < codes_.size()) {
+      void* module = nullptr;
+      if (cuda()->load(&module, codes_[modules_.size()].data())) MAGNETO_BUG("kernels could not be loaded");
+      modules_.push_back(module);
+    }
     void*& function = functions_[name];
-    if (!function && cuda()->function(&function, module_, name.c_str())) MAGNETO_BUG("there is no kernel " + name);
+    for (size_t i = 0; !function && i < modules_.size(); ++i) {
+      if (cuda()->function(&function, modules_[i], name.c_str())) function = nullptr;
+    }
+    if (!function) MAGNETO_BUG("there is no kernel " + name);
     return function;
   }
 
-  const std::string code_;
+  const std::vector<std::string> codes_;
   std::mutex mutex_;  // of what follows
-  void* module_ = nullptr;
+  std::vector<void*> modules_;
   std::unordered_map<std::string, void*> functions_;
 };
 
@@ -137,9 +145,33 @@ class HostModule final : public KernelModule {
   void* library_;
 };
 
+// Empty: `reason` says why.
+std::string code_of(const std::string& source, const std::string& architecture, std::string& reason) {
+  // Products and sums are contracted where the source says so, as in torch's kernels.
+  std::array<const char*, 3> options = {architecture.c_str(), "--std=c++17", "--fmad=false"};
+  void* program = nullptr;
+  if (cuda()->create(&program, source.c_str(), "magneto.cu", 0, nullptr, nullptr))
+    return reason = "the compiler for kernels does not start", "";
+  std::string code;
+  size_t size = 0;
+  if (int status = cuda()->compile(program, options.size(), options.data())) {
+    cuda()->log_size(program, &size);
+    std::string log(size, '\0');
+    cuda()->log(program, log.data());
+    reason = "kernels do not compile (" + std::to_string(status) + "): " + log.c_str();
+  } else {
+    cuda()->code_size(program, &size);
+    code.resize(size);
+    cuda()->code(program, code.data());
+  }
+  cuda()->destroy(&program);
+  return code;
+}
+
 }  // namespace
 
-std::shared_ptr<KernelModule> compile_cuda(const std::string& source, c10::Device device, std::string& reason) {
+std::shared_ptr<KernelModule> compile_cuda(const std::vector<std::string>& sources, c10::Device device,
+                                           std::string& reason) {
   if (!cuda()) return reason = "torch brings no compiler for kernels", nullptr;
   constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
   int number = 0, major = 0, minor = 0;
@@ -148,26 +180,15 @@ std::shared_ptr<KernelModule> compile_cuda(const std::string& source, c10::Devic
     return reason = "the GPU does not say what it is", nullptr;
   }
   std::string architecture = "--gpu-architecture=sm_" + std::to_string(10 * major + minor);
-  // Products and sums are contracted where the source says so, as in torch's kernels.
-  std::array<const char*, 3> options = {architecture.c_str(), "--std=c++17", "--fmad=false"};
-  void* program = nullptr;
-  if (cuda()->create(&program, source.c_str(), "magneto.cu", 0, nullptr, nullptr))
-    return reason = "the compiler for kernels does not start", nullptr;
-  std::string code;
-  if (int status = cuda()->compile(program, options.size(), options.data())) {
-    size_t size = 0;
-    cuda()->log_size(program, &size);
-    std::string log(size, '\0');
-    cuda()->log(program, log.data());
-    reason = "kernels do not compile (" + std::to_string(status) + "): " + log.c_str();
-  } else {
-    size_t size = 0;
-    cuda()->code_size(program, &size);
-    code.resize(size);
-    cuda()->code(program, code.data());
+  std::vector<std::string> codes(sources.size()), reasons(sources.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < sources.size(); ++i)
+    threads.emplace_back([&, i] { codes[i] = code_of(sources[i], architecture, reasons[i]); });
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (codes[i].empty()) return reason = reasons[i], nullptr;
   }
-  cuda()->destroy(&program);
-  return code.empty() ? nullptr : std::make_shared<CudaModule>(std::move(code), device);
+  return std::make_shared<CudaModule>(std::move(codes), device);
 }
 
 std::shared_ptr<KernelModule> open_host_kernels(const std::string& path) { return std::make_shared<HostModule>(path); }

@@ -24,8 +24,10 @@ class KernelModule {
   const c10::Device device_;
 };
 
-// Compiles CUDA C++ for a GPU, with the compiler that torch has brought along. Any thread. Null: `reason` says why.
-std::shared_ptr<KernelModule> compile_cuda(const std::string& source, c10::Device device, std::string& reason);
+// Compiles CUDA C++ for a GPU, with the compiler that torch has brought along, each source on a thread of its own.
+// Null: `reason` says why.
+std::shared_ptr<KernelModule> compile_cuda(const std::vector<std::string>& sources, c10::Device device,
+                                           std::string& reason);
 
 // Kernels in a shared library for the host, by functions `launch_k0(void** pointers, int blocks)`; see
 // tests/kernels.py.
