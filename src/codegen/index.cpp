@@ -13,6 +13,31 @@ int64_t product(c10::IntArrayRef sizes) {
   return result;
 }
 
+namespace {
+
+// "(x / 56)" steps of 56 and "(x % 56)" single ones are x.
+void join_quotients(std::vector<Term>& terms) {
+  auto whole_of = [](const Term& quotient, const Term& rest) -> std::string {
+    size_t sign = rest.text.rfind(" % ");
+    if (sign == std::string::npos || rest.text.back() != ')' || quotient.varies != rest.varies) return "";
+    std::string whole = rest.text.substr(1, sign - 1), size = rest.text.substr(sign + 3, rest.text.size() - sign - 4);
+    bool fits = quotient.text == "(" + whole + " / " + size + ")" && quotient.factor == rest.factor * std::stoll(size);
+    return fits ? whole : "";
+  };
+  for (size_t i = terms.size(); i-- > 0;) {
+    for (size_t k = 0; k < terms.size(); ++k) {
+      std::string whole = k == i ? "" : whole_of(terms[k], terms[i]);
+      if (whole.empty()) continue;
+      terms[i].text = std::move(whole);
+      terms.erase(terms.begin() + static_cast<long>(k));
+      i = terms.size();  // what came out may be a rest itself
+      break;
+    }
+  }
+}
+
+}  // namespace
+
 std::string Index::Run::number() const {
   if (step == 1 && start == 0) return text;
   std::string scaled = step == 1 ? text : text + " * " + std::to_string(step);
@@ -188,6 +213,7 @@ Offset Index::offset(c10::IntArrayRef strides) {
     offset.constant += run.start * stride;
     if (run.text != "0" && stride) offset.terms.push_back({run.text, run.step * stride, run.varies});
   }
+  join_quotients(offset.terms);
   return offset;
 }
 

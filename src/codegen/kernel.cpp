@@ -22,7 +22,8 @@ struct CannotWrite {};
 constexpr int64_t kMostColumns = 16384;  // of a reduction; they are in registers
 constexpr size_t kMostTensors = 40;
 constexpr int64_t kEnoughThreads = 1 << 17;  // to fill a GPU
-constexpr int64_t kMostRowsEach = 8;
+constexpr int64_t kFewThreads = 1 << 14;
+constexpr int64_t kMostRowsEach = 8, kMostNeighbours = 16;
 
 int64_t highest_offset(const Value& value) {
   int64_t last = 0;
@@ -59,8 +60,11 @@ class Writer {
     kernel_.parameters = parameters_.empty() ? outputs_.substr(2) : parameters_ + outputs_;
     return std::move(kernel_);
   }
-  int whole_packs() const { return whole_packs_; }
-  int single_accesses() const { return single_accesses_; }
+  // How well accesses use what they fetch.
+  int score() const {
+    bool reuses = share().neighbours && share().rows > 1;
+    return (plan_.pack > 1 ? 2 * whole_packs_ : 0) - single_accesses_ + reuses;
+  }
 
  private:
   struct Phase {
@@ -158,6 +162,9 @@ class Writer {
       (cluster_.reduces || depends_on_row(offset) ? phase(0).chunks : columns_) += access;
     } else {
       ++single_accesses_;
+      for (const Term& term : offset.terms) {
+        if (term.text == kColumn) column_step_ = term.factor;
+      }
       phase(0).lanes += "    " + name + "[j] = " + get + from + "[" + text(offset, false) + "]);\n";
     }
     return {name + "[j]", value.dtype, 0, true};
@@ -513,22 +520,37 @@ class Writer {
     return "  enum { V = " + std::to_string(plan_.pack) + ", C = " + std::to_string(plan_.columns) + " };\n";
   }
 
-  // Threads that keep what they have read for their columns take several rows, if there are enough threads.
+  // How many rows a thread takes: several, if there are enough threads and it keeps what it has read for its columns;
+  // or those whose elements are neighbours of each other, where neighbours of a row are not.
+  struct Share {
+    int64_t rows;
+    bool neighbours;
+  };
+  Share share() const {
+    int64_t packs = plan_.rows * plan_.columns / plan_.pack;
+    if (!columns_.empty()) return {std::clamp(packs / kEnoughThreads, int64_t{1}, kMostRowsEach), false};
+    bool apart = column_step_ > 1 && column_step_ <= kMostNeighbours && plan_.rows % column_step_ == 0;
+    return apart && packs / column_step_ >= kFewThreads ? Share{column_step_, true} : Share{1, true};
+  }
+
   string plain_body() {
     kernel_.threads = 128;
-    int64_t count = plan_.rows * plan_.columns / plan_.pack, in_row = plan_.columns / plan_.pack;
-    int64_t rows_each = columns_.empty() ? 1 : std::clamp(count / kEnoughThreads, int64_t{1}, kMostRowsEach);
-    int64_t rows_at_once = (plan_.rows + rows_each - 1) / rows_each;
-    kernel_.blocks = static_cast<uint32_t>((rows_at_once * in_row + kernel_.threads - 1) / kernel_.threads);
+    int64_t in_row = plan_.columns / plan_.pack;
+    Share each = share();
+    int64_t at_once = (plan_.rows + each.rows - 1) / each.rows;
+    kernel_.blocks = static_cast<uint32_t>((at_once * in_row + kernel_.threads - 1) / kernel_.threads);
     const Phase& all = phase(0);
-    string for_each_row = "  const int r = i / (C / V);\n  {\n";
-    if (rows_each > 1) {
-      for_each_row = "  for (int r = i / (C / V); r < " + std::to_string(plan_.rows) +
-                     "; r += " + std::to_string(rows_at_once) + ") {\n";
+    string first = "i / (C / V)", end = std::to_string(plan_.rows), step = std::to_string(at_once);
+    if (each.neighbours) {
+      string count = std::to_string(each.rows);
+      if (each.rows > 1) first += " * " + count;
+      end = first + " + " + count;
+      step = "1";
     }
     return constants() + "  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n  if (i >= " +
-           std::to_string(rows_at_once * in_row) + ") return;\n  const int c0 = i % (C / V) * V;\n" + arrays_ +
-           columns_ + for_each_row + "  (void)r;\n" + all.rows + all.chunks +
+           std::to_string(at_once * in_row) + ") return;\n  const int c0 = i % (C / V) * V;\n" + arrays_ + columns_ +
+           (each.neighbours ? "#pragma unroll\n" : "") + "  for (int r = " + first + ", end = " + end +
+           "; r < end; r += " + step + ") {\n" + all.rows + all.chunks +
            "#pragma unroll\n  for (int j = 0; j < V; ++j) {\n    const int c = c0 + j;\n    (void)c;\n" + all.lanes +
            "  }\n" + all.stores + "  }\n";
   }
@@ -562,7 +584,8 @@ class Writer {
   Kernel kernel_;
   std::vector<Phase> phases_;
   string arrays_, parameters_, outputs_;
-  string columns_;  // what is read once for all rows
+  string columns_;           // what is read once for all rows
+  int64_t column_step_ = 1;  // in memory, of a tensor whose rows do not lie together
   std::unordered_map<string, Variable> made_;
   std::unordered_map<const Op*, std::vector<Variable>> reduced_;
   std::unordered_map<ValueId, size_t> parameter_of_;
@@ -632,10 +655,9 @@ std::optional<Kernel> write_plain(const graph::Graph& graph, const std::vector<u
     Writer writer(graph, producers, cluster, plan);
     try {
       Kernel kernel = writer.write();
-      int score = (plan.pack > 1 ? 2 * writer.whole_packs() : 0) - writer.single_accesses();
-      if (best && score <= best_score) continue;
+      if (best && writer.score() <= best_score) continue;
       best = std::move(kernel);
-      best_score = score;
+      best_score = writer.score();
       if (any) break;
     } catch (const CannotWrite&) {
     }
