@@ -30,6 +30,9 @@ static inline float to_float(bf16 x) { return __int_as_float_((int)((unsigned)x.
 static inline float to_float(f16 x) { _Float16 y; memcpy(&y, &x, 2); return y; }
 static inline f16 to_f16(float x) { _Float16 y = x; f16 z; memcpy(&z, &y, 2); return z; }
 static inline void wait() {}
+static inline void publish() {}
+static inline unsigned arrive(unsigned* count) { return (*count)++; }
+static inline void load_latest(float* to, const float* from) { memcpy(to, from, 16); }
 """
 
 
@@ -39,7 +42,7 @@ def for_the_host(source: str) -> str:
     body = body.replace('extern "C" __global__ void', "static void")
     calls = []
     for name, parameters in re.findall(r"^static void (?:__launch_bounds__\(\d+\) )?(k\d+)\((.*?)\) \{", body, re.M):
-        types = [re.sub(r"__restrict__ \w+$", "", parameter).strip() for parameter in parameters.split(",")]
+        types = [re.sub(r"(__restrict__ )?\w+$", "", parameter).strip() for parameter in parameters.split(",")]
         given = ", ".join(f"({type})p[{i}]" for i, type in enumerate(types))
         calls.append(
             f'extern "C" void launch_{name}(void** p, int blocks) '

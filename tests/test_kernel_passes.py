@@ -1,5 +1,6 @@
 """What changes in a graph before its operators are joined into kernels: products, convolutions, large sums."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,31 +105,21 @@ class Residual(nn.Module):
         return y.mean((2, 3)).float() + before
 
 
-def results_and_state(graph: magneto.Graph, module: nn.Module, x: Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
+def results_and_state(
+    graph: magneto.Graph, module: nn.Module, x: Tensor, gradient: Tensor | None = None
+) -> tuple[list[Tensor], dict[str, Tensor]]:
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    results = graph.run([x, torch.ones(())])
+    results = graph.run([x, torch.ones(()) if gradient is None else gradient])
     after = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     module.load_state_dict(before)
     return results, after
 
 
-@pytest.mark.parametrize("image", [(17, 17), (32, 24), (8, 8)])
-def test_training_runs_channels_last_and_leaves_the_same(image: tuple[int, int], tmp_path: Path):
-    torch.manual_seed(0)
-    module = Residual()
-    x = torch.randn(4, 3, *image)
-
-    def loss(x: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return module(x).square().mean()
-
+def assert_same_step(module: nn.Module, loss: Callable, x: Tensor, folder: Path) -> str:
+    """The text of the joined graph."""
     graph = magneto.record(loss, x, live=True, joint=True)
-    joined = graph._fused(HostCompiler(tmp_path))
-    lines = [line for line in joined.text.splitlines() if "batch_norm" in line or "aten.convolution" in line]
-    assert len(lines) == 16 and all("]{" in line for line in lines), "the results of all of them lie channels last"
-    directly = [line for line in lines if "_native_batch_norm_legit(" in line]
-    assert len(directly) == 1, "only one writes its statistics itself"
-    assert joined.text.count("aten._foreach_copy_") == 2 and "aten.copy_" not in joined.text
+    joined = graph._fused(HostCompiler(folder))
+    assert joined is not None
     expected, left = results_and_state(graph, module, x)
     got, left_by_kernels = results_and_state(joined, module, x)
     for one, other in zip(got, expected, strict=True):
@@ -137,6 +128,79 @@ def test_training_runs_channels_last_and_leaves_the_same(image: tuple[int, int],
     for name, tensor in left.items():
         torch.testing.assert_close(left_by_kernels[name], tensor, rtol=0.02, atol=0.02, msg=name)
         assert tensor.dtype != torch.int64 or left_by_kernels[name] == tensor
+    return joined.text
+
+
+@pytest.mark.parametrize("image", [(17, 17), (32, 24), (8, 8)])
+def test_training_runs_channels_last_and_leaves_the_same(image: tuple[int, int], tmp_path: Path):
+    torch.manual_seed(0)
+    module = Residual()
+
+    def loss(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return module(x).square().mean()
+
+    text = assert_same_step(module, loss, torch.randn(4, 3, *image), tmp_path)
+    convolutions = [line for line in text.splitlines() if "aten.convolution" in line]
+    assert len(convolutions) == 8 and all("]{" in line for line in convolutions), "their results lie channels last"
+    assert "batch_norm" not in text and "batch_moments" not in text and "batch_gradients" not in text
+    assert text.count("aten._foreach_copy_") == 2 and "aten.copy_" not in text
+
+
+def test_batch_norms_write_statistics_that_nobody_else_looks_at(tmp_path: Path):
+    torch.manual_seed(0)
+    module = Residual()
+    text = assert_same_step(module, lambda x: module(x).square().mean(), torch.randn(4, 3, 16, 16), tmp_path)
+    assert text.count("aten._native_batch_norm_legit(") == 1, "one is used twice, and one is read"
+    assert text.count("aten._native_batch_norm_legit_functional(") == 3
+    assert text.count("aten._foreach_copy_") == 2 and "aten.copy_" not in text
+
+
+def normed(x: Tensor, module: nn.BatchNorm2d, weights: Tensor) -> tuple[Tensor, ...]:
+    """The result, the statistics, and the gradients."""
+    module = copy.deepcopy(module)
+    x = x.clone().requires_grad_()
+    y = module(x)
+    gradients = torch.autograd.grad((y * weights).sum(), [x, module.weight, module.bias])
+    return y.detach(), module.running_mean, module.running_var, *gradients
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "sizes", [(2, 2, 1, 1), (3, 6, 5, 4), (1, 24, 40, 30), (2, 96, 9, 9), (2, 264, 3, 3), (2, 7, 4, 4)]
+)
+def test_sums_of_batch_norms_are_as_good_as_those_of_torch(sizes: tuple[int, ...], dtype: torch.dtype, tmp_path: Path):
+    torch.manual_seed(0)
+    channels = sizes[1]
+    module = nn.BatchNorm2d(channels, momentum=0.3, eps=1e-3)
+    with torch.no_grad():
+        for tensor in (module.weight, module.bias, module.running_mean):
+            tensor.uniform_(-1, 1)
+    x = (
+        (torch.randn(sizes) + 50 * torch.randn(1, channels, 1, 1))
+        .to(dtype)
+        .contiguous(memory_format=torch.channels_last)
+    )
+    x[:, 0] = 3  # no deviation at all
+    weights = torch.randn(sizes).to(dtype)
+    exact = normed(x.double(), copy.deepcopy(module).double(), weights.double())
+
+    def loss(x: Tensor) -> Tensor:
+        return (module(x) * weights).sum()
+
+    graph = magneto.record(loss, x.requires_grad_(), live=True, joint=True)
+    joined = graph._fused(HostCompiler(tmp_path))
+    assert joined is not None and ("native_batch_norm" in joined.text) == bool(channels % 2)
+    (_, *gradients), state = results_and_state(joined, module, x, torch.ones((), dtype=dtype))
+    assert [tensor.shape for tensor in gradients] == [x.shape, (channels,), (channels,)]
+    got = (state["running_mean"], state["running_var"], *gradients)
+    eager = normed(x.detach(), module, weights)[1:]
+    for one, of_torch, right in zip(got, eager, exact[1:], strict=True):
+        error, usual = (
+            (tensor.double() - right).abs().max() / right.abs().max().clamp(min=1e-3) for tensor in (one, of_torch)
+        )
+        assert error <= max(2 * usual, 1e-5)
+        assert one.dtype == of_torch.dtype and one.stride() == of_torch.stride()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

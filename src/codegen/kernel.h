@@ -35,6 +35,7 @@ struct Kernel {
   std::vector<graph::ValueId> outputs;
   std::vector<Layout> layouts;  // of the outputs
   uint32_t blocks = 0, threads = 0;
+  int64_t scratch = 0;  // floats, for what blocks tell each other: the last parameter
 };
 
 // What writers and those who form clusters agree about.
@@ -62,6 +63,8 @@ std::optional<Kernel> write_kernel(const graph::Graph& graph, const std::vector<
 bool can_write(const graph::Graph& graph, const std::vector<uint32_t>& producers, const Cluster& cluster);
 // A kernel that does a sum along the first dimensions faster than torch; none: the operator is no such sum.
 std::optional<Kernel> write_column_sum(const graph::Graph& graph, const graph::Op& op);
+// For the operators that batch norms are split into.
+std::optional<Kernel> write_batch_sums(const graph::Graph& graph, const graph::Op& op);
 
 // An operator that makes few numbers from one tensor that a run is given, and a kernel for many of them.
 bool is_small_work(const graph::Graph& graph, const graph::Op& op);

@@ -23,6 +23,7 @@ struct Launch : torch::CustomClassHolder {
   std::string function;
   std::vector<Layout> inputs, outputs;
   uint32_t blocks, threads;
+  int64_t scratch;
 };
 
 Layout layout_of(const graph::Graph& graph, graph::ValueId id) {
@@ -54,6 +55,11 @@ void run_kernel(const c10::OperatorHandle&, c10::Stack* stack) {
     auto options = at::TensorOptions().dtype(layout.dtype).device(device);
     outputs.push_back(at::empty_strided(layout.sizes, layout.strides, options));
     pointers.push_back(outputs.get(outputs.size() - 1).mutable_data_ptr());
+  }
+  at::Tensor scratch;
+  if (launch->scratch) {
+    scratch = at::empty_strided({launch->scratch}, {1}, at::TensorOptions().dtype(at::kFloat).device(device));
+    pointers.push_back(scratch.mutable_data_ptr());
   }
   void* stream = nullptr;
   if (device.is_cuda()) stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
@@ -95,6 +101,7 @@ c10::IValue Library::add(const graph::Graph& graph, const Kernel& kernel) {
   launch->outputs = kernel.layouts;
   launch->blocks = kernel.blocks;
   launch->threads = kernel.threads;
+  launch->scratch = kernel.scratch;
   return c10::IValue::make_capsule(std::move(launch));
 }
 

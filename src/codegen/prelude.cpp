@@ -25,6 +25,14 @@ DEVICE unsigned bits_of(float x) { return __float_as_uint(x); }
 template <class T> DEVICE T from_lane(T x, int lane) { return __shfl_xor_sync(0xffffffffu, x, lane); }
 DEVICE void wait() { __syncthreads(); }
 #define SHARED __shared__
+// What a thread has written, others see before what it writes later.
+DEVICE void publish() { __threadfence(); }
+DEVICE unsigned arrive(unsigned* count) { return atomicAdd(count, 1u); }
+// What other blocks have written.
+DEVICE void load_latest(float* to, const float* from) {
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "l"(from) : "memory");
+}
 #endif
 
 #if !defined(MAGNETO_HOST) && __CUDA_ARCH__ >= 800
@@ -87,6 +95,9 @@ DEVICE i64 larger(i64 a, i64 b) { return a > b ? a : b; }
 DEVICE i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 DEVICE int larger(int a, int b) { return a > b ? a : b; }
 DEVICE int smaller(int a, int b) { return a < b ? a : b; }
+
+// A number to take away from others like it.
+DEVICE float origin(float x) { return x - x == 0 ? x : 0; }
 
 struct Sum { template <class T> static DEVICE T join(T a, T b) { return a + b; } };
 struct Largest { template <class T> static DEVICE T join(T a, T b) { return larger(a, b); } };

@@ -57,6 +57,7 @@ class Finder {
     for (uint32_t i = 0; i < end_; ++i) {
       if (kinds_[i] != Kind::None) continue;
       std::optional<codegen::Kernel> kernel = codegen::write_column_sum(graph_, graph_.ops[i]);
+      if (!kernel) kernel = codegen::write_batch_sums(graph_, graph_.ops[i]);
       if (kernel) clusters.push_back({{.ops = {i}, .outputs = kernel->outputs}, std::move(*kernel)});
     }
     add_small_work(clusters);

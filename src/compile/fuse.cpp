@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "codegen/formulas.h"
+#include "compile/batch_norms.h"
 #include "compile/builder.h"
 #include "compile/clusters.h"
 #include "compile/edge.h"
@@ -129,7 +130,7 @@ Op call_of(const Graph& graph, const Cluster& cluster, c10::IValue kernel) {
 
 std::optional<Graph> fuse(const Graph& original, const Compile& compile, bool casts_outputs) {
   Graph graph = make_functional(original);
-  graph = with_row_sums(with_channels_last(with_padded_products(std::move(graph))));
+  graph = with_row_sums(with_split_batch_norms(with_channels_last(with_padded_products(std::move(graph)))));
   drop_unused_results(graph);
   merge_equal(graph, edge_of(graph));
   if (casts_outputs) drop_last_casts(graph, edge_of(graph));

@@ -208,7 +208,7 @@ SchemaInfo make_info(const c10::OperatorHandle& op) {
   info.may_raise = !never_raises(op, base, info);
   info.divides = base == "aten::div" || base == "aten::floor_divide" || base == "aten::remainder" ||
                  base == "aten::fmod" || base == "aten::pow";
-  info.foreign = base.substr(0, 6) != "aten::";
+  info.foreign = !base.starts_with("aten::") && !base.starts_with("magneto::");
   info.hidden_writes = info.foreign || contains(kHiddenWrites, base);
   info.kept = info.writes || info.random || info.hidden_writes || schema.returns().empty() ||
               base.find("_assert") != string_view::npos;
