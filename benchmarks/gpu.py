@@ -1,13 +1,13 @@
 """How soon is a model at its full speed on a GPU, and how fast is that? Inference and training under bf16 autocast.
 
-Method: one process and wall-clock time. For each model and contender: eager calls warm the GPU and the libraries up, for
-torch's thread of the backward pass and for the program's, since libraries make their plans for each thread; then the contender's first calls are timed one by one, each waited for. A call is steady if it takes at most a quarter
-more than the median of the later ones, and `ready` is the time of all calls up to the last one that is not. Magneto
-then runs a CUDA graph of torch's kernels, while it compiles its own beside the program: `final` is the time from the
-first call until a graph with these is captured, and steady figures are taken after that. Steady milliseconds are
-minima of batches that take turns with eager ones, calls queued without waiting, so that the GPU idles only if the
-contender lets it. No contender looks for packed sequences, which would wait for the GPU. torch.compile starts with
-empty caches.
+Method: one process and wall-clock time. For each model and contender: eager calls warm the GPU and the libraries up, on
+torch's thread of the backward pass and on the program's, since libraries make their plans for each thread; then the
+contender's first calls are timed one by one, each waited for. A call is steady if it takes at most a quarter more than
+the median of the later ones, and `ready` is the time of all calls up to the last one that is not. Magneto then runs a
+CUDA graph of torch's kernels, while it compiles its own beside the program: `final` is the time from the first call
+until a graph with these is captured, and steady figures are taken after that. Steady milliseconds are minima of batches
+that take turns with eager ones, calls queued without waiting, so that the GPU idles only if the contender lets it. No
+contender looks for packed sequences, which would wait for the GPU. torch.compile starts with empty caches.
 
 An inference call takes a batch and gives the model's result. A training step takes a batch, gives the loss, and leaves
 gradients in the parameters' `grad`; the optimiser is not part of it. Magneto's graphs come from `magneto.record`, whose

@@ -1,5 +1,6 @@
 """What CUDA graphs must keep: eager's results, random numbers, aliases and effects, on any stream and thread."""
 
+import copy
 import gc
 import threading
 
@@ -251,6 +252,55 @@ def test_a_written_argument_that_shares_memory_is_seen_under_its_other_name():
     x = rand(4)
     other = x.clone()
     assert torch.equal(graph.run([x, x.view(4)])[0], 2 * (other + 1))
+
+
+class Images(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.pool = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.MaxPool2d(3, 2, 1)
+        self.narrow, self.wide = nn.Conv2d(64, 264, 1, bias=False), nn.Conv2d(264, 512, 3, 2, 1, bias=False)
+        self.way = nn.Conv2d(64, 512, 1, 2, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for channels in (64, 264, 512, 512))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third, fourth = self.norms
+        x = self.pool(first(self.stem(x)).relu())
+        y = third(self.wide(second(self.narrow(x)).relu()))
+        return (y + fourth(self.way(x))).relu().mean((2, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [64, 225])
+def test_convolutions_and_batch_norms_are_trained_as_eagerly(size: int, dtype: torch.dtype):
+    eager = Images().to(GPU)
+    module = copy.deepcopy(eager)
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        with torch.autocast("cuda", dtype):
+            return model(x).float().square().mean()
+
+    one = torch.ones((), device=GPU)
+    with torch.enable_grad():
+        graph = magneto.record(lambda x: loss(module, x), rand(4, 3, size, size), live=True, joint=True)
+    module.load_state_dict(eager.state_dict())
+    for step in range(5):
+        x = rand(4, 3, size, size) + step
+        with torch.enable_grad():
+            expected = loss(eager, x)
+            gradients = torch.autograd.grad(expected, list(eager.parameters()))
+        before = copy.deepcopy(module.state_dict())
+        got = graph.run([x, one])
+        again = copy.deepcopy(module.state_dict())
+        module.load_state_dict(before)
+        assert all(torch.equal(a, b) for a, b in zip(graph.run([x, one]), got, strict=True)) or step < 2
+        trained = [tensor for _, tensor in graph.states if tensor.requires_grad]
+        by_id = {id(parameter): i for i, parameter in enumerate(module.parameters())}
+        order = [by_id[id(tensor)] for tensor, has in zip(trained, graph.calling.gradients, strict=True) if has]
+        for a, b in zip(got, [expected, *(gradients[i] for i in order)], strict=True):
+            assert (a - b).abs().max() <= 0.05 * b.abs().max() and a.stride() == b.stride()
+        for name, tensor in eager.state_dict().items():
+            torch.testing.assert_close(again[name], tensor, rtol=0.02, atol=0.01, msg=name)
+    assert not refused() and not magneto.counters["cuda_kernels_refused"]
 
 
 def test_batch_norm_keeps_its_statistics():
