@@ -14,6 +14,7 @@ using namespace std;
 #define DEVICE inline
 #define THREADS(count) 1
 #define SHARED static
+#define ASSURE(condition) if (!(condition)) __builtin_trap()
 #define __global__ static
 #define __restrict__
 #define __launch_bounds__(count)

@@ -124,6 +124,13 @@ class Writer {
     return varying == 1;
   }
 
+  // What reads or writes a pack there. Tensors begin with a pack, so that others do if nothing shifts them.
+  string packed(const string& access, const Offset& offset) const {
+    auto is_shifted = [&](const Term& term) { return term.text != kColumn && term.factor % plan_.pack; };
+    bool anywhere = offset.constant % plan_.pack || std::ranges::any_of(offset.terms, is_shifted);
+    return access + (anywhere ? "_anywhere<V>" : "<V>");
+  }
+
   static bool depends_on_row(const Offset& offset) {
     return std::ranges::any_of(offset.terms, [](const Term& term) { return term.text.find(kRow) != string::npos; });
   }
@@ -158,7 +165,7 @@ class Writer {
     if (is_packed(offset)) {
       ++whole_packs_;
       string to = cluster_.reduces ? name + " + k * V" : name;
-      string access = "    load<V>(" + to + ", " + from + " + " + text(offset, true) + ");\n";
+      string access = "    " + packed("load", offset) + "(" + to + ", " + from + " + " + text(offset, true) + ");\n";
       (cluster_.reduces || depends_on_row(offset) ? phase(0).chunks : columns_) += access;
     } else {
       ++single_accesses_;
@@ -196,7 +203,7 @@ class Writer {
       } else {
         name.resize(name.size() - 3);
       }
-      phase(from.phase).stores += "    store<V>(" + to + " + " + text(offset, true) + ", " + name +
+      phase(from.phase).stores += "    " + packed("store", offset) + "(" + to + " + " + text(offset, true) + ", " + name +
                                   (cluster_.reduces ? " + k * V" : "") + ");\n";
     } else {
       ++single_accesses_;

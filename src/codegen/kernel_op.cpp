@@ -14,6 +14,7 @@
 
 #include "codegen/prelude.h"
 #include "runtime/errors.h"
+#include "runtime/raw_tensors.h"
 
 namespace magneto::codegen {
 namespace {
@@ -31,7 +32,9 @@ Layout layout_of(const graph::Graph& graph, graph::ValueId id) {
   return {value.dtype, Sizes(value.sizes), Sizes(value.strides)};
 }
 
-// A kernel knows nothing of the tensors but where they begin.
+// A kernel knows nothing of the tensors but where they begin, which is where packs of any size may.
+constexpr uintptr_t kLargestPack = 16;
+
 void check(const at::Tensor& tensor, const Layout& expected) {
   if (tensor.scalar_type() == expected.dtype && tensor.sizes() == c10::IntArrayRef(expected.sizes) &&
       tensor.strides() == c10::IntArrayRef(expected.strides)) [[likely]]
@@ -39,17 +42,22 @@ void check(const at::Tensor& tensor, const Layout& expected) {
   MAGNETO_BUG("an operator gave a tensor of another layout than when it was recorded");
 }
 
+bool begins_with_a_pack(const at::Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kLargestPack == 0;
+}
+
 void run_kernel(const c10::OperatorHandle&, c10::Stack* stack) {
   auto launch = c10::static_intrusive_pointer_cast<Launch>((*stack)[0].toCapsule());
   std::vector<at::Tensor> inputs = (*stack)[1].toTensorVector();
   std::vector<void*> pointers;
   MAGNETO_ASSERT(inputs.size() == launch->inputs.size() && launch->shared->module);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    check(inputs[i], launch->inputs[i]);
-    pointers.push_back(const_cast<void*>(inputs[i].const_data_ptr()));
-  }
   c10::Device device = launch->shared->module->device();
   c10::OptionalDeviceGuard on_device(device);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check(inputs[i], launch->inputs[i]);
+    if (!begins_with_a_pack(inputs[i])) inputs[i] = runtime::flat(inputs[i]).clone();
+    pointers.push_back(const_cast<void*>(inputs[i].const_data_ptr()));
+  }
   c10::List<at::Tensor> outputs;
   for (const Layout& layout : launch->outputs) {
     auto options = at::TensorOptions().dtype(layout.dtype).device(device);

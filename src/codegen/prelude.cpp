@@ -25,6 +25,7 @@ DEVICE unsigned bits_of(float x) { return __float_as_uint(x); }
 template <class T> DEVICE T from_lane(T x, int lane) { return __shfl_xor_sync(0xffffffffu, x, lane); }
 DEVICE void wait() { __syncthreads(); }
 #define SHARED __shared__
+#define ASSURE(condition)
 // What a thread has written, others see before what it writes later.
 DEVICE void publish() { __threadfence(); }
 DEVICE unsigned arrive(unsigned* count) { return atomicAdd(count, 1u); }
@@ -62,29 +63,33 @@ template <> struct As<f16, float> {
   static DEVICE f16 put(float x) { return to_f16(x); }
 };
 
-// N neighbours, at once where their address allows it.
+// N neighbours. `load` and `store` take them at once, from where such packs begin.
 template <class M, int N> struct alignas(sizeof(M) * N < 16 ? sizeof(M) * N : 16) Pack { M x[N]; };
-template <int N, class M, class V> DEVICE void load(V* to, const M* from) {
-  Pack<M, N> pack;
-  if (N > 1 && (unsigned long long)from % alignof(Pack<M, N>) == 0) {
-    pack = *(const Pack<M, N>*)from;
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i) pack.x[i] = from[i];
-  }
+template <class P> DEVICE bool begins_pack(const void* at) { return (unsigned long long)at % alignof(P) == 0; }
+template <int N, class M, class V> DEVICE void unpack(V* to, const Pack<M, N>& pack) {
 #pragma unroll
   for (int i = 0; i < N; ++i) to[i] = As<M, V>::get(pack.x[i]);
 }
+template <int N, class M, class V> DEVICE void load(V* to, const M* from) {
+  ASSURE((begins_pack<Pack<M, N>>(from)));
+  unpack<N>(to, *(const Pack<M, N>*)from);
+}
+template <int N, class M, class V> DEVICE void load_anywhere(V* to, const M* from) {
+  if (begins_pack<Pack<M, N>>(from)) return load<N>(to, from);
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = As<M, V>::get(from[i]);
+}
 template <int N, class M, class V> DEVICE void store(M* to, const V* from) {
+  ASSURE((begins_pack<Pack<M, N>>(to)));
   Pack<M, N> pack;
 #pragma unroll
   for (int i = 0; i < N; ++i) pack.x[i] = As<M, V>::put(from[i]);
-  if (N > 1 && (unsigned long long)to % alignof(Pack<M, N>) == 0) {
-    *(Pack<M, N>*)to = pack;
-  } else {
+  *(Pack<M, N>*)to = pack;
+}
+template <int N, class M, class V> DEVICE void store_anywhere(M* to, const V* from) {
+  if (begins_pack<Pack<M, N>>(to)) return store<N>(to, from);
 #pragma unroll
-    for (int i = 0; i < N; ++i) to[i] = pack.x[i];
-  }
+  for (int i = 0; i < N; ++i) to[i] = As<M, V>::put(from[i]);
 }
 
 DEVICE float larger(float a, float b) { return a != a || a > b ? a : b; }
