@@ -1,5 +1,5 @@
 // Two sums of each column at once, as batch norms need them. Blocks share the rows; the one that comes last adds up what
-// all of them have found.
+// all of them have found. One function does for tensors of many sizes, since it takes long to compile.
 #include <algorithm>
 #include <bit>
 
@@ -17,7 +17,7 @@ using std::to_string;
 constexpr int64_t kLanes = 32, kThreads = 256;
 constexpr int64_t kBlocks = 256;          // fill a GPU
 constexpr int64_t kFewestRowsEach = 4;    // of a thread
-constexpr int64_t kMostColumns = 1 << 14;
+constexpr int64_t kMostColumns = 1 << 13;
 
 // What is added up, as `a[j]` and `a[V + j]` for each of V columns, and what becomes of the sums `first` and `second` of
 // column `c`: numbers, and the results that are made of them.
@@ -27,11 +27,11 @@ struct Text {
 };
 
 const char* const kBody = R"(
-  enum { T = L * G, W = 2 * V * L, CB = (C + L * V - 1) / (L * V), Q = W / 4, D = Q < L ? L : Q < T ? Q : T,
-         H = T / D };
+  enum { T = L * G, W = 2 * V * L, Q = W / 4, D = Q < L ? L : Q < T ? Q : T, H = T / D };
+  const int R = rows, C = columns, P = number_of_parts, CB = (C + L * V - 1) / (L * V);
   SHARED float sums[G][W];
   SHARED bool is_last;
-  static unsigned arrived[CB];
+  static unsigned arrived[MOST];
   const int b = blockIdx.x % CB, part = blockIdx.x / CB, l = threadIdx.x % L, g = threadIdx.x / L;
   const int c0 = (b * L + l) * V;
   if (part >= P) return;
@@ -59,7 +59,7 @@ $in_row    }
   if (threadIdx.x == 0) arrived[b] = 0;
   for (int q = threadIdx.x % D; q < Q; q += D) {
     float x[4] = {0, 0, 0, 0}, y[4];
-#pragma unroll 16
+#pragma unroll 8
     for (int i = threadIdx.x / D; i < P; i += H) {
       load_latest(y, parts + (i * CB + b) * W + q * 4);
 #pragma unroll
@@ -90,19 +90,18 @@ string get(const Value& value, const string& element) {
 
 // (rows, mean, variance, momentum, eps) -> mean, inverse deviation, and the same two as running statistics. What the
 // first row has is taken away from all others, so that large means leave small variances as they are.
-Text moments(const graph::Graph& graph, const Op& op, int64_t rows) {
+Text moments(const graph::Graph& graph, const Op& op) {
   auto number = [&](uint32_t position) { return literal(op.args[position].toScalar(), c10::ScalarType::Float); };
-  string unbiased = literal(static_cast<double>(rows) / static_cast<double>(rows - 1), c10::ScalarType::Float);
   string start = "origin(" + get(tensor(graph, op, 0), "p0[c]") + ")";
   return {
       "    float x[V], start[V];\n    load<V>(start, p0 + c0);\n#pragma unroll\n"
       "    for (int j = 0; j < V; ++j) start[j] = origin(start[j]);\n",
       "      load<V>(x, p0 + r * C + c0);\n#pragma unroll\n      for (int j = 0; j < V; ++j) {\n"
       "        const float d = x[j] - start[j];\n        a[j] += d;\n        a[V + j] += d * d;\n      }\n",
-      "    const float shift = first * (1.0f / R), mean = " + start +
-          " + shift, variance = larger((second - first * shift) * (1.0f / R), 0.0f);\n",
+      "    const float share = 1.0f / R, shift = first * share, mean = " + start +
+          " + shift, variance = larger((second - first * shift) * share, 0.0f);\n",
       {"mean", "rsqrtf(variance + " + number(4) + ")", "(1 - " + number(3) + ") * p1[c] + " + number(3) + " * mean",
-       "(1 - " + number(3) + ") * p2[c] + " + number(3) + " * (variance * " + unbiased + ")"}};
+       "(1 - " + number(3) + ") * p2[c] + " + number(3) + " * (variance * R / (R - 1.0f))"}};
 }
 
 // (gradient, rows, mean, inverse deviation) -> sums of the gradient, and of its products with the normal rows.
@@ -146,7 +145,7 @@ std::optional<Kernel> write_batch_sums(const graph::Graph& graph, const Op& op) 
     kernel.parameters += string("const ") + memory_type(graph.values[op.tensors[i].value].dtype) +
                          "* __restrict__ p" + to_string(i) + ", ";
   }
-  Text text = is_moments ? moments(graph, op, rows) : gradients();
+  Text text = is_moments ? moments(graph, op) : gradients();
   for (const graph::TensorRef& result : op.results) {
     const Value& value = graph.values[result.value];
     string name = "q" + to_string(kernel.outputs.size());
@@ -155,10 +154,10 @@ std::optional<Kernel> write_batch_sums(const graph::Graph& graph, const Op& op) 
     kernel.layouts.push_back({value.dtype, Sizes(value.sizes), Sizes(value.strides)});
     kernel.parameters += "float* __restrict__ " + name + ", ";
   }
-  kernel.parameters += "float* parts";
-  kernel.body = "  enum { V = " + to_string(pack) + ", C = " + to_string(columns) + ", R = " + to_string(rows) +
-                ", P = " + to_string(parts) + ", L = THREADS(" + to_string(lanes) + "), G = THREADS(" +
-                to_string(groups) + ") };" + kBody;
+  kernel.parameters += "float* parts, i64 rows, i64 columns, i64 number_of_parts";
+  kernel.numbers = {rows, columns, parts};
+  kernel.body = "  enum { V = " + to_string(pack) + ", MOST = " + to_string(kMostColumns) + ", L = THREADS(" +
+                to_string(lanes) + "), G = THREADS(" + to_string(groups) + ") };" + kBody;
   fill(kernel.body, "$before", text.before);
   fill(kernel.body, "$in_row", text.in_row);
   fill(kernel.body, "$after", text.after);

@@ -35,7 +35,8 @@ struct Kernel {
   std::vector<graph::ValueId> outputs;
   std::vector<Layout> layouts;  // of the outputs
   uint32_t blocks = 0, threads = 0;
-  int64_t scratch = 0;  // floats, for what blocks tell each other: the last parameter
+  int64_t scratch = 0;           // floats, for what blocks tell each other: the next parameter, if there are any
+  std::vector<int64_t> numbers;  // the last parameters
 };
 
 // What writers and those who form clusters agree about.

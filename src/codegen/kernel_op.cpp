@@ -25,6 +25,7 @@ struct Launch : torch::CustomClassHolder {
   std::vector<Layout> inputs, outputs;
   uint32_t blocks, threads;
   int64_t scratch;
+  std::vector<int64_t> numbers;
 };
 
 Layout layout_of(const graph::Graph& graph, graph::ValueId id) {
@@ -69,6 +70,7 @@ void run_kernel(const c10::OperatorHandle&, c10::Stack* stack) {
     scratch = at::empty_strided({launch->scratch}, {1}, at::TensorOptions().dtype(at::kFloat).device(device));
     pointers.push_back(scratch.mutable_data_ptr());
   }
+  for (int64_t number : launch->numbers) pointers.push_back(reinterpret_cast<void*>(number));  // as large as these
   void* stream = nullptr;
   if (device.is_cuda()) stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
   launch->shared->module->launch(launch->function, pointers, launch->blocks, launch->threads, stream);
@@ -110,6 +112,7 @@ c10::IValue Library::add(const graph::Graph& graph, const Kernel& kernel) {
   launch->blocks = kernel.blocks;
   launch->threads = kernel.threads;
   launch->scratch = kernel.scratch;
+  launch->numbers = kernel.numbers;
   return c10::IValue::make_capsule(std::move(launch));
 }
 

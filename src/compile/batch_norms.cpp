@@ -82,7 +82,7 @@ class Splitter {
     moments.args[3] = op_.args[6];
     moments.args[4] = op_.args[7];
     Builder::Results made = builder_.append(std::move(moments));
-    ValueId y = call("mul", call("sub", as_float(*x), channels(made[0].value)), channels(made[1].value));
+    ValueId y = call("mul", call("sub", *x, channels(made[0].value)), channels(made[1].value));
     y = call("add", call("mul", y, channels(*weight)), channels(*bias));
     stand_in(0, cast(y, builder_.graph.values[*x].dtype));
     for (uint32_t i = 0; i < 4; ++i) stand_in(i + 1, made[i].value);
@@ -102,14 +102,14 @@ class Splitter {
     Builder::Results sums = builder_.append(std::move(gradients));
     stand_in(1, sums[1].value);
     stand_in(2, sums[0].value);
-    ValueId normal = call("mul", call("sub", as_float(*x), channels(*mean)), channels(*inverse));
+    ValueId normal = call("mul", call("sub", *x, channels(*mean)), channels(*inverse));
     ValueId along = call("add", call("mul", normal, channels(sums[1].value)), channels(sums[0].value));
     const Value& image = builder_.graph.values[*x];
     double share = static_cast<double>(image.sizes[1]) / static_cast<double>(codegen::product(image.sizes));
     Op shared = op_like(op_, "aten::mul", "Scalar");
     put(shared, 0, along);
     shared.args[1] = share;
-    ValueId rest = call("sub", as_float(*dy), builder_.add(std::move(shared)));
+    ValueId rest = call("sub", *dy, builder_.add(std::move(shared)));
     ValueId dx = call("mul", call("mul", rest, channels(*inverse)), channels(*weight));
     stand_in(0, cast(dx, builder_.graph.values[*dy].dtype));
     return true;
@@ -149,7 +149,6 @@ class Splitter {
     op.args[1] = static_cast<int64_t>(to);
     return builder_.add(std::move(op));
   }
-  ValueId as_float(ValueId image) { return cast(image, c10::ScalarType::Float); }
 
   ValueId view(ValueId from, std::vector<SymInt> sizes) {
     Op op = op_like(op_, "aten::view");

@@ -130,9 +130,10 @@ Op call_of(const Graph& graph, const Cluster& cluster, c10::IValue kernel) {
 
 std::optional<Graph> fuse(const Graph& original, const Compile& compile, bool casts_outputs) {
   Graph graph = make_functional(original);
-  graph = with_row_sums(with_split_batch_norms(with_channels_last(with_padded_products(std::move(graph)))));
+  graph = with_row_sums(with_channels_last(with_padded_products(std::move(graph))));
   drop_unused_results(graph);
   merge_equal(graph, edge_of(graph));
+  graph = with_split_batch_norms(std::move(graph));  // whose gradients compute again what the forward pass has computed
   if (casts_outputs) drop_last_casts(graph, edge_of(graph));
   graph::remove_dead_ops(graph);
   size_t end = edge_of(graph);
