@@ -86,6 +86,9 @@ class Recorder {
   // The recording of this thread, or null.
   static Recorder* active();
 
+  // Whether kernels run for real, so that contents decide about errors, and people may write memory by hand.
+  virtual bool is_live() const = 0;
+
   // Until stop(), operators on this thread are recorded.
   void start();
   void pause();  // until the next start()
@@ -137,8 +140,6 @@ class Recorder {
  protected:
   explicit Recorder(RecorderOptions options);
 
-  // Whether kernels run for real, so that contents decide about errors, and people may write memory by hand.
-  virtual bool is_live() const = 0;
   // Replaces the arguments on the stack by the results. `key` is the one that the operator arrived on.
   virtual void execute(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKey key,
                        c10::DispatchKeySet keys, c10::Stack* stack) = 0;
