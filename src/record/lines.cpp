@@ -33,9 +33,12 @@ Lines::~Lines() {
   codes_.clear();
 }
 
-bool Lines::is_torchs(PyCodeObject* code) {
+bool Lines::look_up(PyCodeObject* code) {
   auto found = torchs_.find(code);
-  if (found != torchs_.end()) return found->second;
+  if (found != torchs_.end()) {
+    recent_[slot(code)] = {code, found->second};
+    return found->second;
+  }
   py::Gil gil;
   codes_.push_back(py::Ref::borrow(reinterpret_cast<PyObject*>(code)));
   std::string file = text_of(code->co_filename);

@@ -4,6 +4,7 @@
 
 #include <c10/util/flat_hash_map.h>
 
+#include <array>
 #include <vector>
 
 #include "cpython/ref.h"
@@ -33,8 +34,20 @@ class Lines {
       return reinterpret_cast<size_t>(place.code) * 31 + static_cast<size_t>(place.instruction);
     }
   };
-  bool is_torchs(PyCodeObject* code);
+  bool is_torchs(PyCodeObject* code) {
+    const Seen& seen = recent_[slot(code)];
+    return seen.code == code ? seen.is_torchs : look_up(code);
+  }
+  bool look_up(PyCodeObject* code);
 
+  // Each operator asks about every frame out to the user's, and these are few.
+  struct Seen {
+    PyCodeObject* code = nullptr;
+    bool is_torchs = false;
+  };
+  static size_t slot(PyCodeObject* code) { return (reinterpret_cast<size_t>(code) / sizeof(PyCodeObject)) % 64; }
+
+  std::array<Seen, 64> recent_;
   ska::flat_hash_map<PyCodeObject*, bool> torchs_;
   ska::flat_hash_map<Place, uint32_t, HashPlace> known_;
   std::vector<py::Ref> codes_;  // keeps the addresses from being used again

@@ -30,6 +30,12 @@ using graph::ValueId;
 namespace {
 
 constexpr size_t kExpectedOps = 256;
+constexpr size_t kRoom = 2048;  // moving what is there costs more than memory that is never touched
+
+template <class T>
+void give_room_back(std::vector<T>& list) {
+  if (list.size() < list.capacity() / 2) list.shrink_to_fit();
+}
 
 // Owned by its thread.
 thread_local Recorder* active_recorder = nullptr;
@@ -41,7 +47,8 @@ void include_keys(bool on) {
 
 // The device types that autocast is on for.
 uint8_t autocast_bits() {
-  auto on = [](DispatchKey key) { return !c10::impl::tls_is_dispatch_key_excluded(key); };
+  DispatchKeySet excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
+  auto on = [&](DispatchKey key) { return !excluded.has(key); };
   return static_cast<uint8_t>(on(DispatchKey::AutocastCPU) | on(DispatchKey::AutocastCUDA) << 1);
 }
 
@@ -81,8 +88,8 @@ Recorder::Recorder(RecorderOptions options)
       autocast_at_start_(autocast_bits()),
       inference_at_start_(c10::InferenceMode::is_enabled()),
       attention_at_start_(attention_settings()) {
-  graph_.values.reserve(kExpectedOps);
-  graph_.ops.reserve(kExpectedOps);
+  graph_.values.reserve(kRoom);
+  graph_.ops.reserve(kRoom);
   known_.reserve(kExpectedOps);
   storages_.reserve(kExpectedOps);
 }
@@ -126,6 +133,8 @@ bool Recorder::data_dependent(std::string reason) { return refuse(Refusal::DataD
 graph::Graph Recorder::take_graph() {
   stop();
   for (graph::Op& op : graph_.ops) op.derives &= gives_gradients_;
+  give_room_back(graph_.values);
+  give_room_back(graph_.ops);
   return std::move(graph_);
 }
 
@@ -350,7 +359,8 @@ bool Recorder::check_memory(const SchemaInfo& info, uint32_t position, const at:
 bool Recorder::take_tensor(graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor) {
   if (!tensor.defined()) return true;
   const SchemaInfo& info = *noted.info;
-  const ValueId* found = admits(tensor) || admits_cast(tensor) ? find(tensor) : nullptr;
+  const ValueId* found = find(tensor);
+  if (!found && (admits(tensor) || admits_cast(tensor))) found = find(tensor);
   if (refusal_) return false;
   ValueId value;
   if (found) {

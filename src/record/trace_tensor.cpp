@@ -95,11 +95,15 @@ c10::Storage make_storage(SymInt bytes, c10::Device device) {
   return c10::Storage(std::move(storage));
 }
 
+bool is_symbolic(SymIntArrayRef sizes, SymIntArrayRef strides, const SymInt& offset) {
+  return offset.is_heap_allocated() || !c10::asIntArrayRefSlowOpt(sizes) || !c10::asIntArrayRefSlowOpt(strides);
+}
+
 // Where something is symbolic: enough for dense tensors, which all symbolic ones with memory of their own are.
 SymInt storage_bytes(SymIntArrayRef sizes, SymIntArrayRef strides, const SymInt& offset, size_t item) {
-  auto numbers = c10::asIntArrayRefSlowOpt(sizes), steps = c10::asIntArrayRefSlowOpt(strides);
-  if (numbers && steps && !offset.is_heap_allocated()) {
-    return at::detail::computeStorageNbytes(*numbers, *steps, item, offset.as_int_unchecked());
+  if (!is_symbolic(sizes, strides, offset)) {
+    return at::detail::computeStorageNbytes(c10::asIntArrayRefUnchecked(sizes), c10::asIntArrayRefUnchecked(strides),
+                                            item, offset.as_int_unchecked());
   }
   SymInt bytes = static_cast<int64_t>(item);
   for (const SymInt& size : sizes) bytes *= size;
@@ -107,9 +111,9 @@ SymInt storage_bytes(SymIntArrayRef sizes, SymIntArrayRef strides, const SymInt&
 }
 
 void set_layout(TraceImpl& impl, SymIntArrayRef sizes, SymIntArrayRef strides, SymInt offset) {
-  auto numbers = c10::asIntArrayRefSlowOpt(sizes), steps = c10::asIntArrayRefSlowOpt(strides);
-  if (numbers && steps && !offset.is_heap_allocated()) {
-    impl.set_sizes_and_strides(*numbers, *steps, offset.as_int_unchecked());
+  if (!is_symbolic(sizes, strides, offset)) {
+    impl.set_sizes_and_strides(c10::asIntArrayRefUnchecked(sizes), c10::asIntArrayRefUnchecked(strides),
+                               offset.as_int_unchecked());
   } else {
     impl.set_sizes_and_strides(sizes, strides, std::move(offset));
   }
