@@ -216,6 +216,7 @@ variable_list run_backward(const NodePtr& root, const GraphTask& const_task, boo
   auto& task = const_cast<GraphTask&>(const_task);  // the engine's own, which it has just made
   runtime::ThreadState& thread = runtime::thread_state();
   if (is_recorded() && can_run_straight(task)) {
+    record::Recorder::OnOneLine backwards_are_called_from_here;
     variable_list results = run_straight(root, task);
     run_final_callbacks(task);
     return results;

@@ -5,8 +5,10 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <array>
+#include <optional>
 #include <vector>
 
+#include "cpython/cpython.h"
 #include "cpython/ref.h"
 #include "graph/graph.h"
 
@@ -22,6 +24,10 @@ class Lines {
   // The innermost line of this thread that is not torch's own, as an index into `lines`, which may grow; Op::kNoLine if
   // there is none. With or without the GIL.
   uint32_t current(std::vector<graph::Line>& lines);
+
+  // Until it is let go, the frame that is innermost now neither goes on nor ends.
+  void hold();
+  void let_go() { held_ = nullptr; }
 
  private:
   struct Place {
@@ -39,6 +45,7 @@ class Lines {
     return seen.code == code ? seen.is_torchs : look_up(code);
   }
   bool look_up(PyCodeObject* code);
+  uint32_t line_of(mg_frame* frame, std::vector<graph::Line>& lines);
 
   // Each operator asks about every frame out to the user's, and these are few.
   struct Seen {
@@ -47,6 +54,8 @@ class Lines {
   };
   static size_t slot(PyCodeObject* code) { return (reinterpret_cast<size_t>(code) / sizeof(PyCodeObject)) % 64; }
 
+  mg_frame* held_ = nullptr;
+  std::optional<uint32_t> held_line_;  // once it was asked for
   std::array<Seen, 64> recent_;
   ska::flat_hash_map<PyCodeObject*, bool> torchs_;
   ska::flat_hash_map<Place, uint32_t, HashPlace> known_;

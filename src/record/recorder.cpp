@@ -92,6 +92,7 @@ Recorder::Recorder(RecorderOptions options)
   graph_.ops.reserve(kRoom);
   known_.reserve(kExpectedOps);
   storages_.reserve(kExpectedOps);
+  users_.reserve(kExpectedOps);
 }
 
 void Recorder::start() {
@@ -150,7 +151,7 @@ void Recorder::rewind(const Mark& mark) {
   for (auto known = known_.begin(); known != known_.end();)
     known = known->second.value < mark.values ? std::next(known) : known_.erase(known);
   auto is_gone = [this](const auto& user) { return !known_.count(user.tensor); };
-  for (auto& [_, users] : storages_)
+  for (StorageUsers& users : users_)
     users.tensors.erase(std::remove_if(users.tensors.begin(), users.tensors.end(), is_gone), users.tensors.end());
   refusal_.reset();
 }
@@ -204,8 +205,8 @@ bool Recorder::add_output(const at::Tensor& tensor) {
   Role role = graph_.values[*value].role;
   if (role == Role::Constant) return unsupported("an output that is a constant");
   if (role == Role::Result && is_live() && tensor.numel() > 0) {
-    auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
-    if (users != storages_.end() && users->second.unwritten) {
+    const StorageUsers* users = users_of(tensor);
+    if (users && users->unwritten) {
       return unsupported("an output whose memory no recorded operator wrote");
     }
   }
@@ -245,20 +246,25 @@ bool Recorder::looks_like(const at::Tensor& tensor, const graph::Value& value) c
   return value.dtype == tensor.scalar_type() && tensor.sizes() == value.sizes && tensor.strides() == value.strides;
 }
 
-Recorder::StorageUsers& Recorder::place(const at::Tensor& tensor, ValueId value) {
-  auto* storage = tensor.storage().unsafeGetStorageImpl();
-  auto found = storages_.find(storage);
-  if (found == storages_.end()) {
-    found = storages_.emplace(storage, StorageUsers(tensor.storage().getWeakStorageImpl(), value)).first;
-  }
-  graph_.values[value].memory = found->second.memory;
-  return found->second;
+Recorder::StorageUsers* Recorder::users_of(const at::Tensor& tensor) {
+  auto found = storages_.find(tensor.storage().unsafeGetStorageImpl());
+  return found == storages_.end() ? nullptr : &users_[found->second];
 }
 
-void Recorder::share_memory(const at::Tensor& tensor, ValueId value) {
-  storages_.emplace(tensor.storage().unsafeGetStorageImpl(),
-                    StorageUsers(tensor.storage().getWeakStorageImpl(), graph_.values[value].memory));
+Recorder::StorageUsers& Recorder::add_users(const at::Tensor& tensor, ValueId memory) {
+  auto next = static_cast<uint32_t>(users_.size());
+  auto [known, is_new] = storages_.emplace(tensor.storage().unsafeGetStorageImpl(), next);
+  if (is_new) users_.emplace_back(tensor.storage().getWeakStorageImpl(), memory);
+  return users_[known->second];
 }
+
+Recorder::StorageUsers& Recorder::place(const at::Tensor& tensor, ValueId value) {
+  StorageUsers& users = add_users(tensor, value);
+  graph_.values[value].memory = users.memory;
+  return users;
+}
+
+void Recorder::share_memory(const at::Tensor& tensor, ValueId value) { add_users(tensor, graph_.values[value].memory); }
 
 ValueId Recorder::learn(const at::Tensor& tensor, ValueId value) {
   known_.emplace(tensor.unsafeGetTensorImpl(), Known{WeakTensor(tensor.getIntrusivePtr()), value});
@@ -279,9 +285,9 @@ bool Recorder::User::is_at(const at::Tensor& other) const {
 // comes back as a shallow copy, too, whose original may be alive: to an operator they are the same.
 const ValueId* Recorder::find_by_storage(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return nullptr;
-  auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
-  if (users == storages_.end()) return nullptr;
-  for (auto user = users->second.tensors.rbegin(); user != users->second.tensors.rend(); ++user) {
+  const StorageUsers* users = users_of(tensor);
+  if (!users) return nullptr;
+  for (auto user = users->tensors.rbegin(); user != users->tensors.rend(); ++user) {
     const Known& known = known_.at(user->tensor);
     if (!user->is_at(tensor)) continue;
     if (!looks_like(tensor, graph_.values[known.value])) continue;
@@ -343,11 +349,11 @@ bool Recorder::check_operator(const SchemaInfo& info, bool follows_contents) {
 // Contents that got into memory by another way than recorded operators would be missing from a replay.
 bool Recorder::check_memory(const SchemaInfo& info, uint32_t position, const at::Tensor& tensor) {
   if (unwritten_ == 0) return true;
-  auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
-  if (users == storages_.end() || !users->second.unwritten) return true;
+  StorageUsers* users = users_of(tensor);
+  if (!users || !users->unwritten) return true;
   if (info.written[position]) {
     if (info.initialises) {
-      users->second.unwritten = false;
+      users->unwritten = false;
       --unwritten_;
     }
     return true;
@@ -432,7 +438,7 @@ bool Recorder::take_arguments(graph::Op& noted, const Stack& stack) {
     const IValue& value = stack[base + i];
     if (value.isTensor()) {
       if (!take_tensor(noted, i, TensorRef::kWhole, value.toTensor())) return false;
-    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    } else if (value.isList() && (value.isTensorList() || value.isOptionalTensorList())) {
       const auto items = value.toListRef();
       noted.lists.push_back({i, static_cast<uint32_t>(items.size()), value.isOptionalTensorList()});
       for (size_t k = 0; k < items.size(); ++k) {

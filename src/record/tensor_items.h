@@ -8,8 +8,14 @@
 
 namespace magneto::record {
 
+// A list that holds at least one tensor, which may be undefined.
 inline bool holds_tensors(const c10::IValue& list) {
-  return list.isList() && (list.isTensorList() || list.isOptionalTensorList());
+  if (!list.isList()) return false;
+  for (const c10::IValue& item : list.toListRef()) {
+    if (item.isTensor()) return list.isTensorList() || list.isOptionalTensorList();
+    if (!item.isNone()) return false;
+  }
+  return false;
 }
 
 // Calls `f` with every defined tensor of a tensor or a list of tensors.
@@ -54,11 +60,11 @@ void map_tensors(c10::IValue& value, F&& f) {
     if (!value.toTensor().defined()) return;
     at::Tensor mapped = f(value.toTensor());
     if (!mapped.is_same(value.toTensor())) value = std::move(mapped);
-  } else if (!value.isList()) {
+  } else if (!holds_tensors(value)) {
     return;
   } else if (value.isTensorList()) {
     map_list(value.toTensorList());
-  } else if (value.isOptionalTensorList()) {
+  } else {
     map_list(value.toOptionalTensorList());
   }
 }

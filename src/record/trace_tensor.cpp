@@ -7,6 +7,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include <memory>
 #include <string>
 #include <typeinfo>
 #include <utility>
@@ -48,11 +49,11 @@ class TraceImpl final : public c10::TensorImpl {
   c10::Device device_custom() const override { return meta_stands_for ? c10::Device(c10::kMeta) : device_default(); }
 
   // Asked for only if something is symbolic.
-  c10::IntArrayRef sizes_custom() const override { return specialise(sym_sizes_default(), sizes_); }
+  c10::IntArrayRef sizes_custom() const override { return specialise(sym_sizes_default(), numbers().sizes); }
   int64_t size_custom(int64_t dimension) const override {
     return sym_size_custom(dimension).guard_int(__FILE__, __LINE__);  // and not of the others, too
   }
-  c10::IntArrayRef strides_custom() const override { return specialise(sym_strides_default(), strides_); }
+  c10::IntArrayRef strides_custom() const override { return specialise(sym_strides_default(), numbers().strides); }
   int64_t numel_custom() const override { return sym_numel_default().guard_int(__FILE__, __LINE__); }
   int64_t storage_offset_custom() const override { return sym_storage_offset_default().guard_int(__FILE__, __LINE__); }
   int64_t dim_custom() const override { return static_cast<int64_t>(sym_sizes_default().size()); }
@@ -60,7 +61,10 @@ class TraceImpl final : public c10::TensorImpl {
   const char* tensorimpl_type_name() const override { return "magneto::TraceImpl"; }
 
  private:
-  using Numbers = c10::SmallVector<int64_t, 4>;
+  using List = c10::SmallVector<int64_t, 4>;
+  struct Numbers {
+    List sizes, strides;
+  };
 
   template <class Version>
   c10::intrusive_ptr<TensorImpl> copy(Version&& version, bool allow_change) const {
@@ -70,13 +74,18 @@ class TraceImpl final : public c10::TensorImpl {
     return result;
   }
 
-  c10::IntArrayRef specialise(SymIntArrayRef symbolic, Numbers& numbers) const {
+  Numbers& numbers() const {
+    if (!numbers_) numbers_ = std::make_unique<Numbers>();
+    return *numbers_;
+  }
+
+  c10::IntArrayRef specialise(SymIntArrayRef symbolic, List& numbers) const {
     numbers.clear();
     for (const SymInt& number : symbolic) numbers.push_back(number.guard_int(__FILE__, __LINE__));
     return numbers;
   }
 
-  mutable Numbers sizes_, strides_;
+  mutable std::unique_ptr<Numbers> numbers_;
 };
 
 // Storages of trace tensors never get memory.
