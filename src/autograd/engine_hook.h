@@ -20,8 +20,8 @@ void set_compiler(Compiler compiler, PyObject* factory, std::optional<bool> dyna
 void note_derivation();
 
 // Sees to it that the engine hands backwards to us if this thread wishes so: what torch does for its own compiler may
-// have taken our hook away. Under anomaly detection the engine goes alone: its warnings, which that is for, would not be
-// heard behind a hook. GIL held.
+// have taken our hook away. Under anomaly detection the engine goes alone: its warnings, which that is for, would not
+// be heard behind a hook. GIL held.
 void keep_hook();
 // While it lives the engine hands backwards to us as well if this thread records a program without running it: then
 // nothing is compiled, and the nodes run without the engine. GIL held.

@@ -129,9 +129,8 @@ void StraightRun::add(Visit& to, uint32_t index, at::Tensor&& gradient) {
 }  // namespace
 
 bool can_run_straight(const GraphTask& task) {
-  return !at::hasCallbacks() && std::ranges::all_of(task.dependencies_, [](const auto& each) {
-    return is_plain(*each.first);
-  });
+  return !at::hasCallbacks() &&
+         std::ranges::all_of(task.dependencies_, [](const auto& each) { return is_plain(*each.first); });
 }
 
 variable_list run_straight(const NodePtr& root, GraphTask& task) { return StraightRun(task).run(root); }

@@ -52,7 +52,7 @@ class Lines {
     PyCodeObject* code = nullptr;
     bool is_torchs = false;
   };
-  static size_t slot(PyCodeObject* code) { return (reinterpret_cast<size_t>(code) / sizeof(PyCodeObject)) % 64; }
+  static size_t slot(PyCodeObject* code) { return reinterpret_cast<uint64_t>(code) * 0x9e3779b97f4a7c15u >> 58; }
 
   mg_frame* held_ = nullptr;
   std::optional<uint32_t> held_line_;  // once it was asked for

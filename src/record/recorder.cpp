@@ -30,7 +30,7 @@ using graph::ValueId;
 namespace {
 
 constexpr size_t kExpectedOps = 256;
-constexpr size_t kRoom = 2048;  // moving what is there costs more than memory that is never touched
+constexpr size_t kRoom = 2048;  // for operators: moving what is there costs more than memory that is never touched
 
 template <class T>
 void give_room_back(std::vector<T>& list) {
@@ -88,11 +88,11 @@ Recorder::Recorder(RecorderOptions options)
       autocast_at_start_(autocast_bits()),
       inference_at_start_(c10::InferenceMode::is_enabled()),
       attention_at_start_(attention_settings()) {
-  graph_.values.reserve(kRoom);
+  graph_.values.reserve(2 * kRoom);
   graph_.ops.reserve(kRoom);
   known_.reserve(kExpectedOps);
   storages_.reserve(kExpectedOps);
-  users_.reserve(kExpectedOps);
+  users_.reserve(kRoom);
 }
 
 void Recorder::start() {

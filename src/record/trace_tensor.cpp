@@ -109,8 +109,8 @@ bool is_symbolic(SymIntArrayRef sizes, SymIntArrayRef strides, const SymInt& off
 }
 
 // Where something is symbolic: enough for dense tensors, which all symbolic ones with memory of their own are.
-SymInt storage_bytes(SymIntArrayRef sizes, SymIntArrayRef strides, const SymInt& offset, size_t item) {
-  if (!is_symbolic(sizes, strides, offset)) {
+SymInt storage_bytes(SymIntArrayRef sizes, SymIntArrayRef strides, const SymInt& offset, size_t item, bool symbolic) {
+  if (!symbolic) {
     return at::detail::computeStorageNbytes(c10::asIntArrayRefUnchecked(sizes), c10::asIntArrayRefUnchecked(strides),
                                             item, offset.as_int_unchecked());
   }
@@ -119,8 +119,8 @@ SymInt storage_bytes(SymIntArrayRef sizes, SymIntArrayRef strides, const SymInt&
   return bytes + offset * static_cast<int64_t>(item);
 }
 
-void set_layout(TraceImpl& impl, SymIntArrayRef sizes, SymIntArrayRef strides, SymInt offset) {
-  if (!is_symbolic(sizes, strides, offset)) {
+void set_layout(TraceImpl& impl, SymIntArrayRef sizes, SymIntArrayRef strides, SymInt offset, bool symbolic) {
+  if (!symbolic) {
     impl.set_sizes_and_strides(c10::asIntArrayRefUnchecked(sizes), c10::asIntArrayRefUnchecked(strides),
                                offset.as_int_unchecked());
   } else {
@@ -138,9 +138,10 @@ at::Tensor make_trace(SymIntArrayRef sizes, SymIntArrayRef strides, SymInt offse
                       c10::Device device) {
   auto type = c10::scalarTypeToTypeMeta(dtype);
   if (meta_stands_for && device.is_meta()) device = *meta_stands_for;
+  bool symbolic = is_symbolic(sizes, strides, offset);
   auto impl = c10::make_intrusive<TraceImpl>(
-      make_storage(storage_bytes(sizes, strides, offset, type.itemsize()), device), keys_for(device), type);
-  set_layout(*impl, sizes, strides, std::move(offset));
+      make_storage(storage_bytes(sizes, strides, offset, type.itemsize(), symbolic), device), keys_for(device), type);
+  set_layout(*impl, sizes, strides, std::move(offset), symbolic);
   return at::Tensor(std::move(impl));
 }
 
@@ -150,7 +151,8 @@ at::Tensor make_trace_view(const at::Tensor& base, SymIntArrayRef sizes, SymIntA
   auto type = dtype ? c10::scalarTypeToTypeMeta(*dtype) : from->dtype();
   auto impl = c10::make_intrusive<TraceImpl>(c10::TensorImpl::VIEW, c10::Storage(from->unsafe_storage()),
                                              from->key_set(), type);
-  set_layout(*impl, sizes, strides, std::move(offset));
+  bool symbolic = is_symbolic(sizes, strides, offset);
+  set_layout(*impl, sizes, strides, std::move(offset), symbolic);
   return at::Tensor(std::move(impl));
 }
 
@@ -161,7 +163,9 @@ at::Tensor trace_of(const at::Tensor& real, std::optional<c10::Device> device) {
   if (meta_stands_for && place.is_meta()) place = *meta_stands_for;
   auto impl = c10::make_intrusive<TraceImpl>(make_storage(real.storage().sym_nbytes(), place),
                                              keys_for(place) | (from->key_set() & bits), from->dtype());
-  set_layout(*impl, real.sym_sizes(), real.sym_strides(), real.sym_storage_offset());
+  SymInt offset = real.sym_storage_offset();
+  bool symbolic = is_symbolic(real.sym_sizes(), real.sym_strides(), offset);
+  set_layout(*impl, real.sym_sizes(), real.sym_strides(), std::move(offset), symbolic);
   if (from->is_wrapped_number()) impl->set_wrapped_number(true);
   return at::Tensor(std::move(impl));
 }
