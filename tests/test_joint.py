@@ -1,5 +1,8 @@
 """Forward and backward of real models as one graph, recorded in both modes and replayed: equal to eager to the bit."""
 
+import copy
+import threading
+
 import magneto
 import pytest
 import torch
@@ -61,3 +64,101 @@ def test_both_modes_give_the_same_joint_graph(name):
     arguments = batch(2, 12)
     traced, live = (magneto.record(model, *arguments, joint=True, live=live).text for live in (False, True))
     assert traced == live
+
+
+class Cosine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.cos()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient * ctx.saved_tensors[0].sin()
+
+
+def with_hook(x):
+    y = x.exp()
+    y.register_hook(lambda gradient: gradient * 3)
+    return torch.autograd.grad(y.sum(), x)
+
+
+def of_fans(x):
+    a = x * 2
+    b = a + a
+    c = a * b + a
+    return torch.autograd.grad((c.t() + c).sum() + b.sum(), [a, x])
+
+
+def with_two_roots(x):
+    a = x * 2
+    return torch.autograd.grad([a.sin(), a @ a], [x, a], [torch.ones_like(a)] * 2)
+
+
+def twice(x):
+    (first,) = torch.autograd.grad((x * x.sin()).sum(), x, create_graph=True)
+    return torch.autograd.grad((first * first).sum(), x)
+
+
+BACKWARDS = {
+    "of what is asked for": lambda x: torch.autograd.grad(y := x * 2, y, torch.ones_like(y)),
+    "of a leaf": lambda x: torch.autograd.grad(x, x, torch.ones(3, 3)),
+    "of fans": of_fans,
+    "with two roots": with_two_roots,
+    "of a backward": twice,
+    "with a hook": with_hook,
+    "with a Python function": lambda x: torch.autograd.grad(Cosine.apply(x * 2).sum(), x),
+    "of writes": lambda x: torch.autograd.grad((x * 1).add_(x).mul_(2)[:2].exp_().sum(), x),
+    "without some gradients": lambda x: torch.autograd.grad(sum(torch.split(x, 1)[:2]).sum(), x),
+}
+
+
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_backwards_in_programs_are_those_of_the_engine(name):
+    x = torch.randn(3, 3, requires_grad=True)
+    assert magneto.record(BACKWARDS[name], x).text == magneto.record(BACKWARDS[name], x, live=True).text
+
+
+def test_gradients_add_up_as_the_engine_adds_them():
+    x, weight = torch.randn(3, 3), torch.randn(3, 3, requires_grad=True)
+    weight.grad = torch.zeros(3, 3)
+
+    def program(x):
+        (x @ weight).sum().backward(inputs=[weight])
+        (weight * weight).sum().backward()
+        return x + 1
+
+    text = magneto.record(program, x).text
+    assert text == magneto.record(program, x, live=True).text
+    assert text.count("aten.add_.Tensor") == 2 + 1  # into .grad, and the two gradients of a square
+
+
+def test_an_error_in_a_recorded_backward_is_the_engines():
+    def freed(x):
+        y = (x * x).sum()
+        return torch.autograd.grad(y, x), torch.autograd.grad(y, x)
+
+    with pytest.raises(RuntimeError, match="Trying to backward through the graph a second time"):
+        magneto.record(freed, torch.randn(3, requires_grad=True))
+
+
+def test_other_threads_train_while_backwards_are_recorded():
+    model, batch = training.make("mlp")
+    peer = copy.deepcopy(model).eval()
+    arguments = batch(2, 12)
+    expected = torch.autograd.grad(peer(*arguments).sum(), list(peer.parameters()), allow_unused=True)
+    stop, wrong = threading.Event(), []
+
+    def train():
+        while not stop.is_set():
+            found = torch.autograd.grad(peer(*arguments).sum(), list(peer.parameters()), allow_unused=True)
+            wrong.extend(a for a, b in zip(found, expected, strict=True) if not (a is b or same(a, b)))
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        texts = {magneto.record(model, *arguments, joint=True).text for _ in range(50)}
+    finally:
+        stop.set()
+        thread.join()
+    assert len(texts) == 1 and not wrong

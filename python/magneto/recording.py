@@ -236,38 +236,60 @@ class _StateNames:
         self.found = _reachable(roots)
 
     def __call__(self, tensor: torch.Tensor) -> str | None:
-        while id(tensor) not in self.names:
-            path, other = next(self.found, ("", None))
-            if other is None:
+        names = self.names
+        while id(tensor) not in names:
+            tensors = next(self.found, None)
+            if tensors is None:
                 return None
-            self.names.setdefault(id(other), path)
-        return self.names[id(tensor)]
+            for path, other in tensors:
+                names.setdefault(id(other), path)
+        return names[id(tensor)]
 
 
-def _reachable(roots: tuple[Any, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+_Named = list[tuple[str, torch.Tensor]]
+
+
+def _reachable(roots: tuple[Any, ...]) -> Iterator[_Named]:
     """Tensors in modules, and then in closures, defaults, globals that functions name, containers and attributes."""
-    seen: set[int] = set()
+    seen: set[Any] = set()  # modules, and the identities of others
     todo = collections.deque(("", root) for root in roots)
     while todo:
         path, value = todo.popleft()
         if isinstance(value, torch.nn.Module):
-            for name, module in value.named_modules(seen, path):  # remembers what it saw
-                tensors = (*module._parameters.items(), *module._buffers.items())
-                for own, item in tensors:
-                    if item is not None:
-                        yield from _with_gradient(f"{name}.{own}" if name else own, item)
-                todo.append((name, _Attributes(module)))
+            walked, modules = [], [(path, value)]
+            while modules:  # in the order of named_modules()
+                name, module = named = modules.pop()
+                if module in seen:
+                    continue
+                seen.add(module)
+                walked.append(named)
+                prefix = f"{name}." if name else ""
+                if tensors := _own_tensors(prefix, module):
+                    yield tensors
+                if inner := module._modules:
+                    modules += [(prefix + child, each) for child, each in inner.items() if each is not None][::-1]
+            todo += [(name, _Attributes(module)) for name, module in walked]
         elif isinstance(value, torch.Tensor):
-            yield from _with_gradient(path, value)
+            yield _with_gradient(path, value)
         elif id(value) not in seen and not isinstance(value, _WITHOUT_PARTS):
             seen.add(id(value))
             todo += [(f"{path}.{name}" if path and name else path or name, item) for name, item in _parts(value)]
 
 
-def _with_gradient(path: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    yield path, tensor
-    if tensor.is_leaf and tensor.grad is not None:
-        yield f"{path}.grad", tensor.grad
+def _own_tensors(prefix: str, module: torch.nn.Module) -> _Named:
+    tensors: _Named = []
+    for members in (module._parameters, module._buffers):
+        for name, item in members.items() if members else ():
+            if item is not None:
+                tensors.append((prefix + name, item))
+                if item.is_leaf and (gradient := item.grad) is not None:
+                    tensors.append((f"{prefix}{name}.grad", gradient))
+    return tensors
+
+
+def _with_gradient(path: str, tensor: torch.Tensor) -> _Named:
+    gradient = tensor.grad if tensor.is_leaf else None
+    return [(path, tensor)] if gradient is None else [(path, tensor), (f"{path}.grad", gradient)]
 
 
 _WITHOUT_PARTS = (str, bytes, int, float, complex, type, types.ModuleType)

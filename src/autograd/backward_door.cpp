@@ -42,10 +42,11 @@ bool was_in_the_way() {
 }
 
 PyObject* run_backward(PyObject* self, PyObject* arguments, PyObject* keywords) {
+  RecordedBackward recorded;
   for (int tries = 0;; ++tries) {
     keep_hook();
     PyObject* result = behind(self, arguments, keywords);
-    if (result || !is_hooked() || tries == kTries || !was_in_the_way()) return result;
+    if (result || tries == kTries || !was_in_the_way()) return result;
     PyThreadState* thread = PyEval_SaveThread();
     sched_yield();
     PyEval_RestoreThread(thread);

@@ -11,6 +11,7 @@
 
 #include "autograd/cache.h"
 #include "autograd/capture.h"
+#include "autograd/straight_run.h"
 #include "cpython/gil.h"
 #include "cpython/ref.h"
 #include "record/global_state.h"
@@ -60,6 +61,12 @@ void tell(const std::string& message) {
   py::Ref kept = py::Ref::borrow(logger);
   py::Ref result = py::Ref::steal(text ? PyObject_CallOneArg(kept.get(), text.get()) : nullptr);
   if (!result) PyErr_WriteUnraisable(kept.get());
+}
+
+// The operators that nodes call are noted and not run.
+bool is_recorded() {
+  const record::Recorder* recorder = record::Recorder::active();
+  return recorder && !recorder->is_live();
 }
 
 // Empty if a backward may be looked up or captured now.
@@ -208,6 +215,12 @@ std::optional<variable_list> run(const NodePtr& root, GraphTask& graph_task, con
 variable_list run_backward(const NodePtr& root, const GraphTask& const_task, bool accumulates, const edge_list& edges) {
   auto& task = const_cast<GraphTask&>(const_task);  // the engine's own, which it has just made
   runtime::ThreadState& thread = runtime::thread_state();
+  if (is_recorded() && can_run_straight(task)) {
+    record::Recorder::OnOneLine backwards_are_called_from_here;
+    variable_list results = run_straight(root, task);
+    run_final_callbacks(task);
+    return results;
+  }
   if (!compiles(thread.autograd_compiler)) return leave_to_engine(root, task);
   struct Entered {
     runtime::ThreadState& thread;
@@ -219,6 +232,11 @@ variable_list run_backward(const NodePtr& root, const GraphTask& const_task, boo
   } entered{thread};
   auto results = run(root, task, accumulates ? edge_list() : edges, entered.is_alone);
   return results ? std::move(*results) : leave_to_engine(root, task);
+}
+
+// It stays if a thread turns it off while another one is in a backward, and then only hands on.
+void drop_hook() {
+  if (runtime::process_state().threads_in_backwards == 0) Engine::set_compiled_autograd(nullptr);
 }
 
 // A thread that ends does not wish for anything any more.
@@ -234,13 +252,22 @@ void set_compiler(Compiler compiler, PyObject* factory, std::optional<bool> dyna
   Compiler before = std::exchange(thread.autograd_compiler, compiler);
   thread.autograd_factory = factory;
   thread.autograd_dynamic = dynamic;
-  // It stays if a thread turns it off while another one is in a backward, and then only hands on.
   int users = runtime::process_state().backward_compilers += compiles(compiler) - compiles(before);
   thread_local ForgottenAtExit forgotten_at_exit;
   if (users > 0)
     Engine::set_compiled_autograd(&run_backward);
-  else if (compiles(before) && runtime::process_state().threads_in_backwards == 0)
-    Engine::set_compiled_autograd(nullptr);
+  else if (compiles(before))
+    drop_hook();
+}
+
+RecordedBackward::RecordedBackward() : is_on_(is_recorded() && !torch::autograd::AnomalyMode::is_enabled()) {
+  if (!is_on_) return;
+  ++runtime::process_state().backward_compilers;
+  Engine::set_compiled_autograd(&run_backward);
+}
+
+RecordedBackward::~RecordedBackward() {
+  if (is_on_ && --runtime::process_state().backward_compilers == 0) drop_hook();
 }
 
 void note_derivation() {
@@ -250,8 +277,6 @@ void note_derivation() {
   else if (compiler == Compiler::ByDefault && !runtime::config().compile_backwards)
     set_compiler(Compiler::Unsaid, nullptr, std::nullopt);
 }
-
-bool is_hooked() { return runtime::process_state().backward_compilers > 0; }
 
 void keep_hook() {
   if (!compiles(runtime::thread_state().autograd_compiler)) return;

@@ -19,11 +19,22 @@ void set_compiler(Compiler compiler, PyObject* factory, std::optional<bool> dyna
 // A compiled function was called in such a way that a backward will follow. GIL held.
 void note_derivation();
 
-// Whether the engine hands backwards to us; and sees to it that it does if this thread wishes so: what torch does for
-// its own compiler may have taken our hook away. Under anomaly detection the engine goes alone: its warnings, which
-// that is for, would not be heard behind a hook. GIL held.
-bool is_hooked();
+// Sees to it that the engine hands backwards to us if this thread wishes so: what torch does for its own compiler may
+// have taken our hook away. Under anomaly detection the engine goes alone: its warnings, which that is for, would not
+// be heard behind a hook. GIL held.
 void keep_hook();
+// While it lives the engine hands backwards to us as well if this thread records a program without running it: then
+// nothing is compiled, and the nodes run without the engine. GIL held.
+class RecordedBackward {
+ public:
+  RecordedBackward();
+  ~RecordedBackward();
+  RecordedBackward(const RecordedBackward&) = delete;
+  RecordedBackward& operator=(const RecordedBackward&) = delete;
+
+ private:
+  const bool is_on_;
+};
 // Stands in front of the engine's run_backward from then on. Once, at import.
 void install_door();
 

@@ -4,7 +4,20 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/input_buffer.h>
 
+#include <cstring>
+#include <typeinfo>
+
 namespace magneto::autograd {
+
+bool has_hooks(Node& node) {
+  return !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() || !node.pre_hooks().empty() ||
+         !node.post_hooks().empty() || node.tensor_post_acc_grad_hooks();
+}
+
+bool is_python(const Node& node) {
+  static const char* const kName = "N5torch8autograd6PyNodeE";  // which is torch_python's, and hidden there
+  return std::strcmp(typeid(node).name(), kName) == 0;
+}
 
 bool is_exclusive(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && (!tensor.has_storage() || tensor.storage().use_count() == 1);

@@ -14,6 +14,11 @@ using torch::autograd::Node;
 using torch::autograd::variable_list;
 using NodePtr = decltype(Edge::function);  // which smart pointer that is depends on torch's version
 
+// Whether somebody looks on while the node runs, or changes what it is given or gives.
+bool has_hooks(Node& node);
+// A function written in Python.
+bool is_python(const Node& node);
+
 // Whether nobody else has the tensor, or its memory.
 bool is_exclusive(const at::Tensor& tensor);
 

@@ -5,7 +5,6 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
-#include <cstring>
 #include <queue>
 #include <unordered_map>
 
@@ -17,11 +16,6 @@ using torch::dynamo::autograd::NodeCall;
 using torch::dynamo::autograd::SizeInput;
 
 namespace {
-
-bool is_python(Node& node) {
-  static const char* const kName = "N5torch8autograd6PyNodeE";  // which is torch_python's, and hidden there
-  return std::strcmp(typeid(node).name(), kName) == 0;
-}
 
 const char* why_opaque(Node& node, const SilentTypes& silent) {
   if (!node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty()) return "a tensor hook";

@@ -224,7 +224,7 @@ class Inference {
   void give_written();
   void go_rehearse();
 
-  void set_values(Stack values);
+  void set_values(Stack&& values);
   void make_traces();
 
   const OperatorHandle& op_;
@@ -270,21 +270,26 @@ void Inference::check_answer() const {
   }
 }
 
-void Inference::set_values(Stack values) {
+void Inference::set_values(Stack&& values) {
   stack_.resize(base_);
   std::move(values.begin(), values.end(), std::back_inserter(stack_));
 }
 
 void Inference::make_traces() {
-  for (size_t i = base_; i < stack_.size(); ++i) map_tensors(stack_[i], as_trace);
+  auto is_other = [](const at::Tensor& tensor) { return !is_trace_impl(tensor); };
+  for (size_t i = base_; i < stack_.size(); ++i) {
+    if (any_tensor(stack_[i], is_other)) map_tensors(stack_[i], as_trace);
+  }
 }
 
 bool Inference::apply(Rule rule) {
-  Stack results;
-  results.reserve(3);
-  if (!rule(values(), results)) return false;
-  set_values(std::move(results));
-  return true;
+  static thread_local Stack kept;  // empty: its memory is used again
+  Stack results = std::exchange(kept, {});
+  bool covered = rule(values(), results);
+  if (covered) set_values(std::move(results));
+  results.clear();
+  kept = std::move(results);
+  return covered;
 }
 
 bool Inference::apply_in_place(Rule functional) {

@@ -16,6 +16,11 @@ std::string text_of(PyObject* text) {
   return data ? data : "";
 }
 
+mg_frame* innermost() {
+  PyThreadState* thread = PyGILState_GetThisThreadState();
+  return thread ? mg_frame_innermost(thread) : nullptr;
+}
+
 // "…/site-packages/torch/". GIL held.
 std::string package_folder(const char* package) {
   py::Ref module = py::Ref::steal(PyImport_ImportModule(package));
@@ -33,9 +38,12 @@ Lines::~Lines() {
   codes_.clear();
 }
 
-bool Lines::is_torchs(PyCodeObject* code) {
+bool Lines::look_up(PyCodeObject* code) {
   auto found = torchs_.find(code);
-  if (found != torchs_.end()) return found->second;
+  if (found != torchs_.end()) {
+    recent_[slot(code)] = {code, found->second};
+    return found->second;
+  }
   py::Gil gil;
   codes_.push_back(py::Ref::borrow(reinterpret_cast<PyObject*>(code)));
   std::string file = text_of(code->co_filename);
@@ -45,8 +53,18 @@ bool Lines::is_torchs(PyCodeObject* code) {
 }
 
 uint32_t Lines::current(std::vector<graph::Line>& lines) {
-  PyThreadState* thread = PyGILState_GetThisThreadState();
-  mg_frame* frame = thread ? mg_frame_innermost(thread) : nullptr;
+  mg_frame* frame = innermost();
+  if (!frame || frame != held_) return line_of(frame, lines);
+  if (!held_line_) held_line_ = line_of(frame, lines);
+  return *held_line_;
+}
+
+void Lines::hold() {
+  held_ = innermost();
+  held_line_.reset();
+}
+
+uint32_t Lines::line_of(mg_frame* frame, std::vector<graph::Line>& lines) {
   while (frame && is_torchs(mg_frame_code(frame))) frame = mg_frame_outward(frame);
   if (!frame) return graph::Op::kNoLine;
   Place place{mg_frame_code(frame), mg_frame_executing(frame)};

@@ -12,9 +12,9 @@ namespace magneto::record {
 class LiveRecorder final : public Recorder {
  public:
   explicit LiveRecorder(RecorderOptions options) : Recorder(std::move(options)) {}
+  bool is_live() const override { return true; }
 
  private:
-  bool is_live() const override { return true; }
   void execute(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKey key,
                c10::DispatchKeySet keys, c10::Stack* stack) override;
 };

@@ -30,6 +30,12 @@ using graph::ValueId;
 namespace {
 
 constexpr size_t kExpectedOps = 256;
+constexpr size_t kRoom = 2048;  // for operators: moving what is there costs more than memory that is never touched
+
+template <class T>
+void give_room_back(std::vector<T>& list) {
+  if (list.size() < list.capacity() / 2) list.shrink_to_fit();
+}
 
 // Owned by its thread.
 thread_local Recorder* active_recorder = nullptr;
@@ -41,7 +47,8 @@ void include_keys(bool on) {
 
 // The device types that autocast is on for.
 uint8_t autocast_bits() {
-  auto on = [](DispatchKey key) { return !c10::impl::tls_is_dispatch_key_excluded(key); };
+  DispatchKeySet excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
+  auto on = [&](DispatchKey key) { return !excluded.has(key); };
   return static_cast<uint8_t>(on(DispatchKey::AutocastCPU) | on(DispatchKey::AutocastCUDA) << 1);
 }
 
@@ -81,10 +88,11 @@ Recorder::Recorder(RecorderOptions options)
       autocast_at_start_(autocast_bits()),
       inference_at_start_(c10::InferenceMode::is_enabled()),
       attention_at_start_(attention_settings()) {
-  graph_.values.reserve(kExpectedOps);
-  graph_.ops.reserve(kExpectedOps);
+  graph_.values.reserve(2 * kRoom);
+  graph_.ops.reserve(kRoom);
   known_.reserve(kExpectedOps);
   storages_.reserve(kExpectedOps);
+  users_.reserve(kRoom);
 }
 
 void Recorder::start() {
@@ -127,6 +135,8 @@ graph::Graph Recorder::take_graph() {
   stop();
   for (graph::Op& op : graph_.ops) op.derives &= gives_gradients_;
   if (is_live()) graph_.ran_on = std::this_thread::get_id();
+  give_room_back(graph_.values);
+  give_room_back(graph_.ops);
   return std::move(graph_);
 }
 
@@ -142,7 +152,7 @@ void Recorder::rewind(const Mark& mark) {
   for (auto known = known_.begin(); known != known_.end();)
     known = known->second.value < mark.values ? std::next(known) : known_.erase(known);
   auto is_gone = [this](const auto& user) { return !known_.count(user.tensor); };
-  for (auto& [_, users] : storages_)
+  for (StorageUsers& users : users_)
     users.tensors.erase(std::remove_if(users.tensors.begin(), users.tensors.end(), is_gone), users.tensors.end());
   refusal_.reset();
 }
@@ -196,8 +206,8 @@ bool Recorder::add_output(const at::Tensor& tensor) {
   Role role = graph_.values[*value].role;
   if (role == Role::Constant) return unsupported("an output that is a constant");
   if (role == Role::Result && is_live() && tensor.numel() > 0) {
-    auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
-    if (users != storages_.end() && users->second.unwritten) {
+    const StorageUsers* users = users_of(tensor);
+    if (users && users->unwritten) {
       return unsupported("an output whose memory no recorded operator wrote");
     }
   }
@@ -237,20 +247,25 @@ bool Recorder::looks_like(const at::Tensor& tensor, const graph::Value& value) c
   return value.dtype == tensor.scalar_type() && tensor.sizes() == value.sizes && tensor.strides() == value.strides;
 }
 
-Recorder::StorageUsers& Recorder::place(const at::Tensor& tensor, ValueId value) {
-  auto* storage = tensor.storage().unsafeGetStorageImpl();
-  auto found = storages_.find(storage);
-  if (found == storages_.end()) {
-    found = storages_.emplace(storage, StorageUsers(tensor.storage().getWeakStorageImpl(), value)).first;
-  }
-  graph_.values[value].memory = found->second.memory;
-  return found->second;
+Recorder::StorageUsers* Recorder::users_of(const at::Tensor& tensor) {
+  auto found = storages_.find(tensor.storage().unsafeGetStorageImpl());
+  return found == storages_.end() ? nullptr : &users_[found->second];
 }
 
-void Recorder::share_memory(const at::Tensor& tensor, ValueId value) {
-  storages_.emplace(tensor.storage().unsafeGetStorageImpl(),
-                    StorageUsers(tensor.storage().getWeakStorageImpl(), graph_.values[value].memory));
+Recorder::StorageUsers& Recorder::add_users(const at::Tensor& tensor, ValueId memory) {
+  auto next = static_cast<uint32_t>(users_.size());
+  auto [known, is_new] = storages_.emplace(tensor.storage().unsafeGetStorageImpl(), next);
+  if (is_new) users_.emplace_back(tensor.storage().getWeakStorageImpl(), memory);
+  return users_[known->second];
 }
+
+Recorder::StorageUsers& Recorder::place(const at::Tensor& tensor, ValueId value) {
+  StorageUsers& users = add_users(tensor, value);
+  graph_.values[value].memory = users.memory;
+  return users;
+}
+
+void Recorder::share_memory(const at::Tensor& tensor, ValueId value) { add_users(tensor, graph_.values[value].memory); }
 
 ValueId Recorder::learn(const at::Tensor& tensor, ValueId value) {
   known_.emplace(tensor.unsafeGetTensorImpl(), Known{WeakTensor(tensor.getIntrusivePtr()), value});
@@ -271,9 +286,9 @@ bool Recorder::User::is_at(const at::Tensor& other) const {
 // comes back as a shallow copy, too, whose original may be alive: to an operator they are the same.
 const ValueId* Recorder::find_by_storage(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return nullptr;
-  auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
-  if (users == storages_.end()) return nullptr;
-  for (auto user = users->second.tensors.rbegin(); user != users->second.tensors.rend(); ++user) {
+  const StorageUsers* users = users_of(tensor);
+  if (!users) return nullptr;
+  for (auto user = users->tensors.rbegin(); user != users->tensors.rend(); ++user) {
     const Known& known = known_.at(user->tensor);
     if (!user->is_at(tensor)) continue;
     if (!looks_like(tensor, graph_.values[known.value])) continue;
@@ -335,11 +350,11 @@ bool Recorder::check_operator(const SchemaInfo& info, bool follows_contents) {
 // Contents that got into memory by another way than recorded operators would be missing from a replay.
 bool Recorder::check_memory(const SchemaInfo& info, uint32_t position, const at::Tensor& tensor) {
   if (unwritten_ == 0) return true;
-  auto users = storages_.find(tensor.storage().unsafeGetStorageImpl());
-  if (users == storages_.end() || !users->second.unwritten) return true;
+  StorageUsers* users = users_of(tensor);
+  if (!users || !users->unwritten) return true;
   if (info.written[position]) {
     if (info.initialises) {
-      users->second.unwritten = false;
+      users->unwritten = false;
       --unwritten_;
     }
     return true;
@@ -351,7 +366,8 @@ bool Recorder::check_memory(const SchemaInfo& info, uint32_t position, const at:
 bool Recorder::take_tensor(graph::Op& noted, uint32_t position, int32_t item, const at::Tensor& tensor) {
   if (!tensor.defined()) return true;
   const SchemaInfo& info = *noted.info;
-  const ValueId* found = admits(tensor) || admits_cast(tensor) ? find(tensor) : nullptr;
+  const ValueId* found = find(tensor);
+  if (!found && (admits(tensor) || admits_cast(tensor))) found = find(tensor);
   if (refusal_) return false;
   ValueId value;
   if (found) {
@@ -423,7 +439,7 @@ bool Recorder::take_arguments(graph::Op& noted, const Stack& stack) {
     const IValue& value = stack[base + i];
     if (value.isTensor()) {
       if (!take_tensor(noted, i, TensorRef::kWhole, value.toTensor())) return false;
-    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    } else if (value.isList() && (value.isTensorList() || value.isOptionalTensorList())) {
       const auto items = value.toListRef();
       noted.lists.push_back({i, static_cast<uint32_t>(items.size()), value.isOptionalTensorList()});
       for (size_t k = 0; k < items.size(); ++k) {

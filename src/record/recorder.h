@@ -86,6 +86,9 @@ class Recorder {
   // The recording of this thread, or null.
   static Recorder* active();
 
+  // Whether kernels run for real, so that contents decide about errors, and people may write memory by hand.
+  virtual bool is_live() const = 0;
+
   // Until stop(), operators on this thread are recorded.
   void start();
   void pause();  // until the next start()
@@ -117,6 +120,22 @@ class Recorder {
   // Whether a tensor is part of the recording, or may become part of its state here and now.
   bool admits(const at::Tensor& tensor);
 
+  // While it lives, the innermost Python frame of this thread stays where it is, and so does the user's line.
+  class OnOneLine {
+   public:
+    OnOneLine() : recorder_(active()) {
+      if (recorder_) recorder_->lines_.hold();
+    }
+    ~OnOneLine() {
+      if (recorder_) recorder_->lines_.let_go();
+    }
+    OnOneLine(const OnOneLine&) = delete;
+    OnOneLine& operator=(const OnOneLine&) = delete;
+
+   private:
+    Recorder* recorder_;
+  };
+
   // How far the recording has come.
   struct Mark {
     size_t ops, values, states, constants, outputs;
@@ -137,8 +156,6 @@ class Recorder {
  protected:
   explicit Recorder(RecorderOptions options);
 
-  // Whether kernels run for real, so that contents decide about errors, and people may write memory by hand.
-  virtual bool is_live() const = 0;
   // Replaces the arguments on the stack by the results. `key` is the one that the operator arrived on.
   virtual void execute(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKey key,
                        c10::DispatchKeySet keys, c10::Stack* stack) = 0;
@@ -230,6 +247,8 @@ class Recorder {
 
   const graph::ValueId* find_by_storage(const at::Tensor& tensor);
   graph::ValueId add_constant(const at::Tensor& tensor);
+  StorageUsers* users_of(const at::Tensor& tensor);  // null: its storage is not known
+  StorageUsers& add_users(const at::Tensor& tensor, graph::ValueId memory);
   StorageUsers& place(const at::Tensor& tensor, graph::ValueId value);
 
   const RecorderOptions options_;
@@ -246,7 +265,8 @@ class Recorder {
   std::vector<graph::ValueId> derived_;                       // results of operators that autograd took part in, sorted
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients_;  // of arguments and state, and their .grad at first
   ska::flat_hash_map<c10::TensorImpl*, Known> known_;
-  ska::flat_hash_map<c10::StorageImpl*, StorageUsers> storages_;
+  ska::flat_hash_map<c10::StorageImpl*, uint32_t> storages_;  // in users_
+  std::vector<StorageUsers> users_;
   size_t unwritten_ = 0;
   // The last operators, if they may be casts that autocast keeps. While it casts, it cannot be asked.
   struct UnsettledCast {

@@ -2,6 +2,7 @@
 #include "record/rules_common.h"
 
 #include <c10/core/Contiguity.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <numeric>
@@ -103,11 +104,7 @@ bool is(ScalarType type, Kinds kinds) {
 
 Sizes sizes_of(const c10::IValue& value) {
   Sizes sizes;
-  if (value.isIntList()) {
-    for (int64_t size : value.toIntVector()) sizes.emplace_back(size);
-  } else {
-    for (const c10::IValue& size : value.toListRef()) sizes.push_back(size.toSymInt());
-  }
+  for (const c10::IValue& size : value.toListRef()) sizes.push_back(size.toSymInt());
   return sizes;
 }
 
@@ -126,6 +123,7 @@ std::optional<int64_t> wrap(int64_t dim, int64_t rank) {
 }
 
 SymInt product(SymIntArrayRef sizes) {
+  if (auto numbers = c10::asIntArrayRefSlowOpt(sizes)) return c10::multiply_integers(*numbers);
   SymInt all = 1;
   for (const SymInt& size : sizes) all *= size;
   return all;
@@ -157,6 +155,14 @@ bool is_dense(SymIntArrayRef sizes, SymIntArrayRef strides) {
 
 Sizes contiguous_strides(SymIntArrayRef sizes) {
   Sizes strides(sizes.size());
+  if (auto numbers = c10::asIntArrayRefSlowOpt(sizes)) {
+    int64_t next = 1;
+    for (size_t dim = sizes.size(); dim-- > 0;) {
+      strides[dim] = next;
+      if ((*numbers)[dim] > 1) next *= (*numbers)[dim];
+    }
+    return strides;
+  }
   SymInt next = 1;
   for (size_t dim = sizes.size(); dim-- > 0;) {
     strides[dim] = next;
@@ -206,7 +212,13 @@ at::Tensor make_like(const at::Tensor& tensor, ScalarType type) {
 
 void Elementwise::add(const at::Tensor& tensor, bool typed) {
   ScalarType type = tensor.scalar_type();
-  covered_ = covered_ && is(type, kAnyOrComplex) && is_plain(tensor) && join_device(tensor) && join(tensor.sym_sizes());
+  packed_ = packed_ && !is_symbolic(tensor) && tensor.is_contiguous() &&
+            (operands_.empty() || tensor.sizes() == c10::asIntArrayRefUnchecked(sizes_));
+  covered_ = covered_ && is(type, kAnyOrComplex) && is_plain(tensor) && join_device(tensor);
+  if (!packed_)
+    covered_ = covered_ && join(tensor.sym_sizes());
+  else if (operands_.empty())
+    sizes_ = tensor.sym_sizes();
   operands_.push_back({tensor.sym_sizes(), tensor.sym_strides(), typed ? type : ScalarType::Undefined});
   if (!typed) return;
   types_ = at::native::update_result_type_state(tensor, types_);
@@ -221,6 +233,7 @@ void Elementwise::add_number(const c10::IValue& number) {
                                                                : ScalarType::Undefined;
   covered_ = covered_ && type != ScalarType::Undefined;
   if (!covered_) return;
+  packed_ = false;
   operands_.push_back({{}, {}, type});
   types_ = at::native::update_result_type_state(number.toScalar(), types_);
   same_types_ = same_types_ && (type_ == ScalarType::Undefined || type_ == type);
@@ -260,6 +273,7 @@ bool Elementwise::broadcast() {
 }
 
 at::Tensor Elementwise::result(ScalarType type, std::optional<ScalarType> convert_to) const {
+  if (packed_) return make(sizes_, type, *device_);
   c10::SmallVector<Layout, 3> layouts;
   for (const auto& [sizes, strides, own] : operands_) {
     bool converted = convert_to && device_->is_cpu() && own != ScalarType::Undefined && own != *convert_to;

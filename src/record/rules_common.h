@@ -156,6 +156,7 @@ class Elementwise {
   bool same_types_ = true;
   bool only_numbers_ = true;  // tensors without dimensions on the CPU
   bool covered_ = true;
+  bool packed_ = true;  // tensors of one shape, none of them symbolic, without gaps and in the order of dimensions
 };
 
 }  // namespace magneto::record::rules

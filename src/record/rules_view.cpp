@@ -33,7 +33,14 @@ bool itself(Args args, Stack& results) { return give(results, args[0]); }
 bool view(Args args, Stack& results) {
   const at::Tensor& self = args[0].toTensor();
   Sizes asked = sizes_of(args[1]);
-  auto sizes = at::infer_size_dv(SymIntArrayRef(asked), product(self.sym_sizes()));  // -1 worked out
+  auto numbers = c10::asIntArrayRefSlowOpt(asked);
+  if (numbers && !is_symbolic(self)) {
+    auto sizes = at::infer_size_dv(*numbers, self.numel());  // -1 worked out
+    auto strides = at::detail::computeStride(self.sizes(), self.strides(), sizes);
+    return strides && give(results, make_trace_view(self, c10::fromIntArrayRefSlow(sizes),
+                                                    c10::fromIntArrayRefSlow(*strides), self.storage_offset()));
+  }
+  auto sizes = at::infer_size_dv(SymIntArrayRef(asked), product(self.sym_sizes()));
   auto strides = at::detail::computeStride(self.sym_sizes(), self.sym_strides(), SymIntArrayRef(sizes));
   return strides && give(results, make_trace_view(self, sizes, *strides, self.sym_storage_offset()));
 }

@@ -8,16 +8,37 @@
 
 namespace magneto::record {
 
+// A list that holds at least one tensor, which may be undefined.
+inline bool holds_tensors(const c10::IValue& list) {
+  if (!list.isList()) return false;
+  for (const c10::IValue& item : list.toListRef()) {
+    if (item.isTensor()) return list.isTensorList() || list.isOptionalTensorList();
+    if (!item.isNone()) return false;
+  }
+  return false;
+}
+
 // Calls `f` with every defined tensor of a tensor or a list of tensors.
 template <class F>
 void each_tensor(const c10::IValue& value, F&& f) {
   if (value.isTensor()) {
     if (value.toTensor().defined()) f(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+  } else if (holds_tensors(value)) {
     for (const c10::IValue& item : value.toListRef()) {
       if (item.isTensor() && item.toTensor().defined()) f(item.toTensor());
     }
   }
+}
+
+// Whether `f` holds for a defined tensor.
+template <class F>
+bool any_tensor(const c10::IValue& value, F&& f) {
+  if (value.isTensor()) return value.toTensor().defined() && f(value.toTensor());
+  if (!holds_tensors(value)) return false;
+  for (const c10::IValue& item : value.toListRef()) {
+    if (item.isTensor() && item.toTensor().defined() && f(item.toTensor())) return true;
+  }
+  return false;
 }
 
 // Replaces every defined tensor by what `f` makes of it. A list may have other owners, so it is replaced as a whole.
@@ -39,9 +60,11 @@ void map_tensors(c10::IValue& value, F&& f) {
     if (!value.toTensor().defined()) return;
     at::Tensor mapped = f(value.toTensor());
     if (!mapped.is_same(value.toTensor())) value = std::move(mapped);
+  } else if (!holds_tensors(value)) {
+    return;
   } else if (value.isTensorList()) {
     map_list(value.toTensorList());
-  } else if (value.isOptionalTensorList()) {
+  } else {
     map_list(value.toOptionalTensorList());
   }
 }

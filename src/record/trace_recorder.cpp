@@ -25,6 +25,8 @@ using graph::SchemaInfo;
 
 namespace {
 
+bool is_real(const at::Tensor& tensor) { return !is_trace(tensor); }
+
 // Strides that follow from the sizes of inner dimensions are written as their products.
 c10::SymDimVector strides_over(c10::SymIntArrayRef sizes, const at::Tensor& real) {
   c10::SmallVector<int64_t, 5> order(sizes.size());  // innermost first
@@ -265,6 +267,7 @@ void TraceRecorder::recover_numbers(const SchemaInfo& info, Stack* stack) {
 void TraceRecorder::prepare(const SchemaInfo& info, Stack* stack) {
   if (symbols_) recover_numbers(info, stack);
   for (size_t i = stack->size() - info.written.size(); i < stack->size(); ++i) {
+    if (!any_tensor((*stack)[i], is_real)) continue;
     map_tensors((*stack)[i], [this](const at::Tensor& tensor) {
       if (is_trace(tensor) || !tensor.has_storage()) return tensor;
       auto memory = memories_.find(tensor.storage().unsafeGetStorageImpl());
@@ -290,6 +293,7 @@ void TraceRecorder::execute(const OperatorHandle& op, const SchemaInfo& info, c1
   c10::SmallVector<std::pair<at::Tensor, at::Tensor>, 4> replaced;
   size_t base = stack->size() - info.written.size();
   for (size_t i = base; i < stack->size(); ++i) {
+    if (!any_tensor((*stack)[i], is_real)) continue;
     map_tensors((*stack)[i], [&](const at::Tensor& tensor) {
       if (is_trace(tensor)) return tensor;
       return replaced.emplace_back(tensor, trace_for(tensor)).second;

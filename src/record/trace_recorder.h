@@ -13,6 +13,7 @@ class TraceRecorder final : public Recorder {
   explicit TraceRecorder(RecorderOptions options) : Recorder(std::move(options)) {}
   ~TraceRecorder() override;
 
+  bool is_live() const override { return false; }
   void stop() override;
   at::Tensor stand_in(const at::Tensor& argument, const std::string& name, c10::ArrayRef<DynamicSize> dynamic) override;
   at::Tensor stand_in_for_gradient(const at::Tensor& output) override;
@@ -40,7 +41,6 @@ class TraceRecorder final : public Recorder {
     at::Tensor argument;  // the first one that lives there; may be undefined
   };
 
-  bool is_live() const override { return false; }
   void execute(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKey key,
                c10::DispatchKeySet keys, c10::Stack* stack) override;
   void execute_on_contents(const c10::OperatorHandle& op, const graph::SchemaInfo& info, c10::DispatchKey key,

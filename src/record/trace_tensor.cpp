@@ -7,6 +7,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include <memory>
 #include <string>
 #include <typeinfo>
 #include <utility>
@@ -48,11 +49,11 @@ class TraceImpl final : public c10::TensorImpl {
   c10::Device device_custom() const override { return meta_stands_for ? c10::Device(c10::kMeta) : device_default(); }
 
   // Asked for only if something is symbolic.
-  c10::IntArrayRef sizes_custom() const override { return specialise(sym_sizes_default(), sizes_); }
+  c10::IntArrayRef sizes_custom() const override { return specialise(sym_sizes_default(), numbers().sizes); }
   int64_t size_custom(int64_t dimension) const override {
     return sym_size_custom(dimension).guard_int(__FILE__, __LINE__);  // and not of the others, too
   }
-  c10::IntArrayRef strides_custom() const override { return specialise(sym_strides_default(), strides_); }
+  c10::IntArrayRef strides_custom() const override { return specialise(sym_strides_default(), numbers().strides); }
   int64_t numel_custom() const override { return sym_numel_default().guard_int(__FILE__, __LINE__); }
   int64_t storage_offset_custom() const override { return sym_storage_offset_default().guard_int(__FILE__, __LINE__); }
   int64_t dim_custom() const override { return static_cast<int64_t>(sym_sizes_default().size()); }
@@ -60,7 +61,10 @@ class TraceImpl final : public c10::TensorImpl {
   const char* tensorimpl_type_name() const override { return "magneto::TraceImpl"; }
 
  private:
-  using Numbers = c10::SmallVector<int64_t, 4>;
+  using List = c10::SmallVector<int64_t, 4>;
+  struct Numbers {
+    List sizes, strides;
+  };
 
   template <class Version>
   c10::intrusive_ptr<TensorImpl> copy(Version&& version, bool allow_change) const {
@@ -70,13 +74,18 @@ class TraceImpl final : public c10::TensorImpl {
     return result;
   }
 
-  c10::IntArrayRef specialise(SymIntArrayRef symbolic, Numbers& numbers) const {
+  Numbers& numbers() const {
+    if (!numbers_) numbers_ = std::make_unique<Numbers>();
+    return *numbers_;
+  }
+
+  c10::IntArrayRef specialise(SymIntArrayRef symbolic, List& numbers) const {
     numbers.clear();
     for (const SymInt& number : symbolic) numbers.push_back(number.guard_int(__FILE__, __LINE__));
     return numbers;
   }
 
-  mutable Numbers sizes_, strides_;
+  mutable std::unique_ptr<Numbers> numbers_;
 };
 
 // Storages of trace tensors never get memory.
@@ -95,21 +104,25 @@ c10::Storage make_storage(SymInt bytes, c10::Device device) {
   return c10::Storage(std::move(storage));
 }
 
+bool is_symbolic(SymIntArrayRef sizes, SymIntArrayRef strides, const SymInt& offset) {
+  return offset.is_heap_allocated() || !c10::asIntArrayRefSlowOpt(sizes) || !c10::asIntArrayRefSlowOpt(strides);
+}
+
 // Where something is symbolic: enough for dense tensors, which all symbolic ones with memory of their own are.
-SymInt storage_bytes(SymIntArrayRef sizes, SymIntArrayRef strides, const SymInt& offset, size_t item) {
-  auto numbers = c10::asIntArrayRefSlowOpt(sizes), steps = c10::asIntArrayRefSlowOpt(strides);
-  if (numbers && steps && !offset.is_heap_allocated()) {
-    return at::detail::computeStorageNbytes(*numbers, *steps, item, offset.as_int_unchecked());
+SymInt storage_bytes(SymIntArrayRef sizes, SymIntArrayRef strides, const SymInt& offset, size_t item, bool symbolic) {
+  if (!symbolic) {
+    return at::detail::computeStorageNbytes(c10::asIntArrayRefUnchecked(sizes), c10::asIntArrayRefUnchecked(strides),
+                                            item, offset.as_int_unchecked());
   }
   SymInt bytes = static_cast<int64_t>(item);
   for (const SymInt& size : sizes) bytes *= size;
   return bytes + offset * static_cast<int64_t>(item);
 }
 
-void set_layout(TraceImpl& impl, SymIntArrayRef sizes, SymIntArrayRef strides, SymInt offset) {
-  auto numbers = c10::asIntArrayRefSlowOpt(sizes), steps = c10::asIntArrayRefSlowOpt(strides);
-  if (numbers && steps && !offset.is_heap_allocated()) {
-    impl.set_sizes_and_strides(*numbers, *steps, offset.as_int_unchecked());
+void set_layout(TraceImpl& impl, SymIntArrayRef sizes, SymIntArrayRef strides, SymInt offset, bool symbolic) {
+  if (!symbolic) {
+    impl.set_sizes_and_strides(c10::asIntArrayRefUnchecked(sizes), c10::asIntArrayRefUnchecked(strides),
+                               offset.as_int_unchecked());
   } else {
     impl.set_sizes_and_strides(sizes, strides, std::move(offset));
   }
@@ -125,9 +138,10 @@ at::Tensor make_trace(SymIntArrayRef sizes, SymIntArrayRef strides, SymInt offse
                       c10::Device device) {
   auto type = c10::scalarTypeToTypeMeta(dtype);
   if (meta_stands_for && device.is_meta()) device = *meta_stands_for;
+  bool symbolic = is_symbolic(sizes, strides, offset);
   auto impl = c10::make_intrusive<TraceImpl>(
-      make_storage(storage_bytes(sizes, strides, offset, type.itemsize()), device), keys_for(device), type);
-  set_layout(*impl, sizes, strides, std::move(offset));
+      make_storage(storage_bytes(sizes, strides, offset, type.itemsize(), symbolic), device), keys_for(device), type);
+  set_layout(*impl, sizes, strides, std::move(offset), symbolic);
   return at::Tensor(std::move(impl));
 }
 
@@ -137,7 +151,8 @@ at::Tensor make_trace_view(const at::Tensor& base, SymIntArrayRef sizes, SymIntA
   auto type = dtype ? c10::scalarTypeToTypeMeta(*dtype) : from->dtype();
   auto impl = c10::make_intrusive<TraceImpl>(c10::TensorImpl::VIEW, c10::Storage(from->unsafe_storage()),
                                              from->key_set(), type);
-  set_layout(*impl, sizes, strides, std::move(offset));
+  bool symbolic = is_symbolic(sizes, strides, offset);
+  set_layout(*impl, sizes, strides, std::move(offset), symbolic);
   return at::Tensor(std::move(impl));
 }
 
@@ -148,7 +163,9 @@ at::Tensor trace_of(const at::Tensor& real, std::optional<c10::Device> device) {
   if (meta_stands_for && place.is_meta()) place = *meta_stands_for;
   auto impl = c10::make_intrusive<TraceImpl>(make_storage(real.storage().sym_nbytes(), place),
                                              keys_for(place) | (from->key_set() & bits), from->dtype());
-  set_layout(*impl, real.sym_sizes(), real.sym_strides(), real.sym_storage_offset());
+  SymInt offset = real.sym_storage_offset();
+  bool symbolic = is_symbolic(real.sym_sizes(), real.sym_strides(), offset);
+  set_layout(*impl, real.sym_sizes(), real.sym_strides(), std::move(offset), symbolic);
   if (from->is_wrapped_number()) impl->set_wrapped_number(true);
   return at::Tensor(std::move(impl));
 }
