@@ -220,6 +220,7 @@ class PyGraph {
   std::optional<PyGraph> fused(const nb::callable& compile, bool casts_outputs) const;
 
   nb::list run(nb::handle inputs);
+  nb::tuple kept();
   nb::object call(nb::args args, nb::kwargs kwargs);
 
   // call(run, args, kwargs): makes inputs of arguments and a result of outputs. None: inputs and outputs as they are.
@@ -385,6 +386,13 @@ nb::list PyGraph::run(nb::handle inputs) {
   nb::list results;
   for (PyObject* output : outputs) results.append(nb::steal(output));
   return results;
+}
+
+nb::tuple PyGraph::kept() {
+  prepare();
+  const runtime::KeptResults* kept = runtime::kept_results(*replay_);
+  if (!kept) return nb::make_tuple(0, 0, 0);
+  return nb::make_tuple(kept->result_count(), kept->bytes(), kept->run_count());
 }
 
 nb::object PyGraph::call(nb::args args, nb::kwargs kwargs) {
@@ -628,6 +636,8 @@ void bind_graph(nb::module_& module) {
           "The same work with kernels in place of operators, on the host: `compile` is given their source and returns "
           "the path of a library with their functions. None: no operators make a kernel. With `casts_outputs`, outputs "
           "that are cast last come as they were before, for the caller to cast.")
+      .def("_kept", &PyGraph::kept, nb::sig("def _kept(self) -> tuple[int, int, int]"),
+           "How many results stay in place from run to run, in how many bytes, and how many runs have used them.")
       .def_prop_ro(
           "edge", [](const PyGraph& self) { return compile::edge_of(*self.graph()); },
           "The index of the first operator that writes; of a functional form, where its edge begins.")

@@ -98,7 +98,7 @@ std::optional<DirectView> DirectViews::of(const Op& op, const std::vector<Tensor
   const Value& viewed = graph_.values[op.tensors[0].value];
   if (op.tensors[0].position != 0 || !is_hidden(op.tensors[0].value) || c10::isQIntType(viewed.dtype))
     return std::nullopt;
-  DirectView view{{}, viewed.sizes, viewed.strides};
+  DirectView view{{}, viewed.sizes, viewed.strides, {}};
   for (const TensorRef& result : results) {
     const Value& made = graph_.values[result.value];
     if (made.memory != viewed.memory || made.dtype != viewed.dtype) return std::nullopt;

@@ -21,6 +21,7 @@ struct DirectView {
   // Of the results of `op` that have a place in a run, in this order.
   c10::SmallVector<Layout, 1> results;
   c10::SmallVector<int64_t, 4> sizes, strides;  // of what is viewed
+  c10::SmallVector<uint32_t, 1> kept;           // the results among the tensors that stay between runs; empty: none are
 
   bool is_for(const at::Tensor& viewed) const {
     return viewed.sizes().equals(sizes) && viewed.strides().equals(strides);

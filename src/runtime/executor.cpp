@@ -3,6 +3,7 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
@@ -41,6 +42,7 @@ Executor::Executor(graph::Graph graph, ExecutorOptions options) : graph_(std::mo
   operands_.reserve(2 * graph_.ops.size());
   results_.reserve(graph_.ops.size());
   DirectViews views(graph_);
+  kept_.emplace(graph_, views);
   for (size_t i = 0; i < graph_.ops.size(); ++i) flatten(graph_.ops[i], i, views);
   for (const graph::Op& op : graph_.ops) derives_ |= op.derives;
   plan_outputs();
@@ -69,7 +71,7 @@ void Executor::place_values() {
 }
 
 // Of the op at `index`.
-Executor::Operand Executor::operand(const graph::TensorRef& tensor, size_t index) {
+Operand Executor::operand(const graph::TensorRef& tensor, size_t index) {
   Operand place = places_[tensor.value];
   bool temporary = options_.owns_inputs || graph_.values[tensor.value].role == Role::Result;
   if (temporary && place.kind == Operand::Slot && last_uses_[tensor.value] == index) place.kind = Operand::LastUse;
@@ -124,17 +126,36 @@ void Executor::flatten(const graph::Op& op, size_t index, const DirectViews& vie
     }
     if (from.kind == Operand::LastUse) seen.push_back(position);
   }
-  std::optional<DirectView> view = views.of(op, flatten_results(op, index));
+  const std::vector<graph::TensorRef> results = flatten_results(op, index);
+  std::optional<DirectView> view = views.of(op, results);
   max_args_ = std::max(max_args_, op.args.size());
   steps_.push_back({op.handle, static_cast<uint32_t>(args_.size()), static_cast<uint32_t>(results_.size()), 0,
-                    op.grad_mode, op.below_inplace, op.autocast, op.inference, op.shared_cast, -1, -1});
+                    op.grad_mode, op.below_inplace, op.autocast, op.inference, op.shared_cast, -1, -1, -1});
   if (view) {
+    for (const graph::TensorRef& result : results)
+      if (kept_->place(result.value) != KeptResults::kNone) view->kept.push_back(kept_->place(result.value));
     steps_.back().view = static_cast<int32_t>(views_.size());
     views_.push_back(std::move(*view));
   }
+  if (kept_->kernel(index)) flatten_kept(index, first_arg);
   if (op.expected.isNone()) return;
   steps_.back().expected = static_cast<int32_t>(expected_.size());
   expected_.push_back(op.expected);
+}
+
+void Executor::flatten_kept(size_t index, size_t first_arg) {
+  const graph::Op& op = graph_.ops[index];
+  KeptStep kept{kept_->kernel(index), kept_->place(op.results[0].value), {}, {}};
+  for (const graph::TensorRef& tensor : op.tensors) {
+    const ArgSource& arg = args_[first_arg + tensor.position];
+    uint32_t place =
+        tensor.item == graph::TensorRef::kWhole ? arg.index : arg.index + static_cast<uint32_t>(tensor.item);
+    bool is_fixed = operands_[place].kind == Operand::Constant || kept_->place(tensor.value) != KeptResults::kNone;
+    if (!is_fixed) kept.checks.push_back({place, tensor.value});
+    if (operands_[place].kind == Operand::LastUse) kept.released.push_back(operands_[place].index);
+  }
+  steps_.back().kept = static_cast<int32_t>(kept_steps_.size());
+  kept_steps_.push_back(std::move(kept));
 }
 
 // Those that somebody uses.
@@ -251,10 +272,35 @@ bool Executor::view_directly(const Step& step, Run& run) const {
   const DirectView& view = views_[static_cast<size_t>(step.view)];
   const Operand& from = operands_[args_[run.next_arg].index];
   const at::Tensor& viewed = from.kind == Operand::Constant ? run.constants[from.index] : run.slots[from.index];
-  if (!view.is_for(viewed)) return false;
-  for (const DirectView::Layout& result : view.results)
-    run.slots[results_[run.next_result++].slot] = result.over(viewed);
+  if (run.kept && !view.kept.empty()) {
+    for (uint32_t place : view.kept) run.slots[results_[run.next_result++].slot] = run.kept[place];
+  } else {
+    if (!view.is_for(viewed)) return false;
+    for (const DirectView::Layout& result : view.results)
+      run.slots[results_[run.next_result++].slot] = result.over(viewed);
+  }
   if (from.kind == Operand::LastUse) run.slots[from.index].reset();
+  run.next_arg = step.args_end;
+  return true;
+}
+
+// False: the operator has to be called after all.
+bool Executor::write_kept(const Step& step, Run& run) const {
+  const KeptStep& kept = kept_steps_[static_cast<size_t>(step.kept)];
+  const StepArguments arguments(&args_[run.next_arg], operands_.data(), constants_.data(), run.slots.data(),
+                                run.constants.data());
+  for (const KeptStep::Check& check : kept.checks) {
+    if (KeptResults::is_as_recorded(arguments.operand(check.operand), graph_.values[check.value])) continue;
+    run.kept = nullptr;  // nor will what follows be
+    return false;
+  }
+  at::Tensor* results = run.kept + kept.first;
+  kept.kernel(arguments, results);
+  for (uint32_t slot : kept.released) run.slots[slot].reset();
+  for (; run.next_result < step.results_end; ++run.next_result) {
+    const ResultTarget& target = results_[run.next_result];
+    run.slots[target.slot] = results[target.position];
+  }
   run.next_arg = step.args_end;
   return true;
 }
@@ -313,6 +359,9 @@ bool Executor::execute(Slots& slots, const Numbers& numbers, const Sink* sink, c
   stack.reserve(max_args_);
   const bool is_watched = !(keys_outside.included_ - c10::default_included_set).empty();  // by a mode or a recorder
   Run run{slots, numbers, is_watched ? constant_tensors_ : ready_constants_};
+  std::unique_ptr<KeptResults::Tensors> kept;
+  if (!is_watched && !at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION)) kept = kept_->take();
+  if (kept) run.kept = kept->data();
   auto give = [&](uint32_t end) {
     if (!sink || run.next_delivery == end) return;
     c10::impl::ForceDispatchKeyGuard keys(keys_outside);
@@ -339,8 +388,15 @@ bool Executor::execute(Slots& slots, const Numbers& numbers, const Sink* sink, c
       give(step.deliveries_end);
       continue;
     }
-    push_arguments(step, run, stack);
     if (step.inference != inference.has_value()) set_inference(step.inference);
+    if (step.kept >= 0 && run.kept) {
+      set_modes(step.grad_mode, true, false);
+      if (write_kept(step, run)) {
+        give(step.deliveries_end);
+        continue;
+      }
+    }
+    push_arguments(step, run, stack);
     set_modes(step.grad_mode, derives_ ? inplace.before : step.below_inplace, step.autocast);
     if (!step.shared_cast || !share_cast(stack)) step.op.callBoxed(&stack);
     if (step.expected >= 0 && !graph::same_number(stack.back(), expected_[static_cast<size_t>(step.expected)])) {
@@ -357,6 +413,7 @@ bool Executor::execute(Slots& slots, const Numbers& numbers, const Sink* sink, c
     stack.clear();
     give(step.deliveries_end);
   }
+  if (kept) kept_->put_back(std::move(kept));
   return true;
 }
 

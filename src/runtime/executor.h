@@ -12,6 +12,8 @@
 #include "graph/graph.h"
 #include "graph/size_binding.h"
 #include "runtime/direct_views.h"
+#include "runtime/kept_results.h"
+#include "runtime/step_arguments.h"
 
 namespace magneto::runtime {
 
@@ -43,6 +45,7 @@ class Executor {
   size_t op_count() const { return steps_.size(); }
   bool derives() const { return derives_; }  // autograd takes part
   bool has_symbols() const { return sizes_.has_value(); }
+  const KeptResults& kept() const { return *kept_; }
 
   // Finds the numbers of a run by its inputs; those that are numbers stand in `given`. If what was recorded does not
   // hold for them: why, in words.
@@ -54,20 +57,6 @@ class Executor {
                const graph::Op** failed = nullptr) const;
 
  private:
-  // Where a step finds a tensor. A slot belongs to one run, a constant to the graph.
-  struct Operand {
-    enum Kind : uint8_t { Absent, Slot, LastUse, Constant };
-    Kind kind = Absent;
-    uint32_t index = 0;
-  };
-
-  struct ArgSource {
-    enum Kind : uint8_t { Constant, Tensor, List, OptionalList, Sized };
-    Kind kind = Constant;
-    uint32_t index = 0;  // into constants_, operands_ or sized_
-    uint32_t count = 0;  // of list items
-  };
-
   // A number that depends on symbols, or a constant list with such numbers in it.
   struct SizedArg {
     struct Item {
@@ -97,9 +86,23 @@ class Executor {
     bool shared_cast;
     int32_t expected;  // in expected_: what it must return; -1 if nothing relies on that
     int32_t view;      // in views_, or -1: the operator has to be called
+    int32_t kept;      // in kept_steps_, or -1
+  };
+
+  // A step that writes into kept tensors, if its other operands are as they were recorded.
+  struct KeptStep {
+    struct Check {
+      uint32_t operand;
+      graph::ValueId value;
+    };
+    DirectKernel kernel;
+    uint32_t first;  // of its results among the kept tensors
+    c10::SmallVector<Check, 2> checks;
+    c10::SmallVector<uint32_t, 2> released;  // slots
   };
 
   void place_values();
+  void flatten_kept(size_t index, size_t first_arg);
   void flatten(const graph::Op& op, size_t index, const DirectViews& views);
   std::vector<graph::TensorRef> flatten_results(const graph::Op& op, size_t index);
   Operand operand(const graph::TensorRef& tensor, size_t index);
@@ -111,6 +114,7 @@ class Executor {
     Slots& slots;
     const Numbers& numbers;
     const std::vector<at::Tensor>& constants;
+    at::Tensor* kept = nullptr;  // null: this run makes all results anew
     uint32_t next_arg = 0, next_result = 0, next_delivery = 0;
   };
   void push_arguments(const Step& step, Run& run, c10::Stack& stack) const;
@@ -118,6 +122,7 @@ class Executor {
   c10::IValue make_list(const ArgSource& source, Run& run) const;
   // False: the operator has to be called after all.
   bool view_directly(const Step& step, Run& run) const;
+  bool write_kept(const Step& step, Run& run) const;
   void deliver(Run& run, uint32_t end, const Sink& sink) const;
 
   graph::Graph graph_;
@@ -129,6 +134,8 @@ class Executor {
   std::vector<Operand> operands_;
   std::vector<SizedArg> sized_;
   std::vector<DirectView> views_;
+  std::vector<KeptStep> kept_steps_;
+  std::optional<KeptResults> kept_;
   // Those of the graph, then one for each number that an operator would cast; `ready_constants_` has these cast.
   std::vector<at::Tensor> constant_tensors_, ready_constants_;
   std::optional<graph::SizeBinding> sizes_;

@@ -54,6 +54,7 @@ class Replay final : public Segment {
   }
   const graph::Graph& graph() const { return graph_; }
   bool derives() const { return executor_.derives(); }
+  const KeptResults& kept() const { return executor_.kept(); }
 
  private:
   void fill(Slots& slots, PyObject* const* inputs) const;
@@ -267,6 +268,11 @@ bool Replay::run_lowered(PyObject* const* inputs, PyObject** outputs) const {
 
 std::unique_ptr<Segment> make_boxed_replay(graph::Graph graph, std::vector<PyObject*> state_objects) {
   return std::make_unique<Replay>(std::move(graph), std::move(state_objects));
+}
+
+const KeptResults* kept_results(const Segment& replay) {
+  auto* boxed = dynamic_cast<const Replay*>(&replay);
+  return boxed ? &boxed->kept() : nullptr;
 }
 
 std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<PyObject*> state_objects) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "runtime/kept_results.h"
 #include "runtime/tensor_plug.h"
 
 namespace magneto::runtime {
@@ -12,5 +13,8 @@ namespace magneto::runtime {
 std::unique_ptr<Segment> make_replay(graph::Graph graph, std::vector<PyObject*> state_objects);
 // The same without a CUDA graph.
 std::unique_ptr<Segment> make_boxed_replay(graph::Graph graph, std::vector<PyObject*> state_objects);
+
+// What it keeps between runs; null: nothing, a CUDA graph stands in front of it.
+const KeptResults* kept_results(const Segment& replay);
 
 }  // namespace magneto::runtime
