@@ -251,13 +251,20 @@ bool suits_layer_norm(const graph::Graph& graph, const Op& op) {
   return op.results.size() == 3 && std::ranges::all_of(op.results, has_type) && std::ranges::all_of(op.tensors, suits);
 }
 
+// Where it was registered; empty: this version of torch does not tell.
+template <class Kernel>
+std::string origin(const Kernel& kernel) {
+  if constexpr (requires { kernel.debug(); }) return kernel.debug();
+  return "";
+}
+
 }  // namespace
 
 bool runs_torchs_kernel(const Op& op) {
   if (!op.info->name.starts_with("aten::")) return false;
   if (!op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) return false;
-  const std::string origin = op.handle.getComputedKernelForDispatchKey(c10::DispatchKey::CPU).debug();
-  return origin.find("/aten/src/ATen/Register") != std::string::npos;
+  return origin(op.handle.getComputedKernelForDispatchKey(c10::DispatchKey::CPU)).find("/aten/src/ATen/Register") !=
+         std::string::npos;
 }
 
 DirectKernel find_direct_kernel(const graph::Graph& graph, const Op& op) {
