@@ -269,37 +269,48 @@ class Images(nn.Module):
         return (y + fourth(self.way(x))).relu().mean((2, 3))
 
 
+def trained_in_double(module: nn.Module, x: Tensor) -> list[Tensor]:
+    exact = copy.deepcopy(module).double()
+    return list(torch.autograd.grad(exact(x.double()).square().mean(), list(exact.parameters())))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("size", [64, 225])
-def test_convolutions_and_batch_norms_are_trained_as_eagerly(size: int, dtype: torch.dtype):
+def test_convolutions_and_batch_norms_are_trained_as_well_as_eagerly(size: int, dtype: torch.dtype):
     eager = Images().to(GPU)
     module = copy.deepcopy(eager)
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
-        with torch.autocast("cuda", dtype):
+        with torch.autocast(GPU.type, dtype):
             return model(x).float().square().mean()
 
     one = torch.ones((), device=GPU)
     with torch.enable_grad():
         graph = magneto.record(lambda x: loss(module, x), rand(4, 3, size, size), live=True, joint=True)
     module.load_state_dict(eager.state_dict())
+    trained = [tensor for _, tensor in graph.states if tensor.requires_grad]
+    place = {id(parameter): i for i, parameter in enumerate(module.parameters())}
+    order = [place[id(tensor)] for tensor, has in zip(trained, graph.calling.gradients, strict=True) if has]
     for step in range(5):
         x = rand(4, 3, size, size) + step
         with torch.enable_grad():
+            exact = trained_in_double(eager, x)
             expected = loss(eager, x)
             gradients = torch.autograd.grad(expected, list(eager.parameters()))
         before = copy.deepcopy(module.state_dict())
-        got = graph.run([x, one])
-        again = copy.deepcopy(module.state_dict())
+        value, *got = graph.run([x, one])
+        after = copy.deepcopy(module.state_dict())
         module.load_state_dict(before)
-        assert all(torch.equal(a, b) for a, b in zip(graph.run([x, one]), got, strict=True)) or step < 2
-        trained = [tensor for _, tensor in graph.states if tensor.requires_grad]
-        by_id = {id(parameter): i for i, parameter in enumerate(module.parameters())}
-        order = [by_id[id(tensor)] for tensor, has in zip(trained, graph.calling.gradients, strict=True) if has]
-        for a, b in zip(got, [expected, *(gradients[i] for i in order)], strict=True):
-            assert (a - b).abs().max() <= 0.05 * b.abs().max() and a.stride() == b.stride()
+        again = graph.run([x, one])
+        assert step < 2 or all(torch.equal(a, b) for a, b in zip(again, [value, *got], strict=True))
+        torch.testing.assert_close(value, expected.detach(), rtol=0.01, atol=0)
+        for gradient, index in zip(got, order, strict=True):
+            of_eager, right = gradients[index], exact[index]
+            error, usual = ((tensor - right).abs().max() / right.abs().max() for tensor in (gradient, of_eager))
+            assert error <= 1.5 * usual + 0.01, "what rounding does is large: activations that are nearly zero turn"
+            assert gradient.stride() == of_eager.stride()
         for name, tensor in eager.state_dict().items():
-            torch.testing.assert_close(again[name], tensor, rtol=0.02, atol=0.01, msg=name)
+            torch.testing.assert_close(after[name], tensor, rtol=0.02, atol=0.01, msg=name)
     assert not refused() and not magneto.counters["cuda_kernels_refused"]
 
 
