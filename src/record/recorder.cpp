@@ -1,6 +1,7 @@
 // How recordings note operators, and when they refuse.
 #include "record/recorder.h"
 
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -522,6 +523,7 @@ graph::Op Recorder::new_op(const OperatorHandle& op, const SchemaInfo& info) {
                   c10::InferenceMode::is_enabled() && !inference_at_start_,
                   false};
   if (options_.lines) noted.line = lines_.current(graph_.lines);
+  has_saved_by_hooks_ |= !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
   return noted;
 }
 

@@ -97,6 +97,7 @@ class Recorder {
   const graph::Graph& graph() const { return graph_; }
   bool knows(const at::Tensor& tensor) const { return known_.count(tensor.unsafeGetTensorImpl()) != 0; }
   bool has_drawn() const { return has_drawn_; }  // random numbers
+  bool has_saved_by_hooks() const { return has_saved_by_hooks_; }
   // Whether the contents of `tensor` are the same in every run.
   bool is_fixed(const at::Tensor& tensor);
   // A tensor with these contents.
@@ -259,6 +260,7 @@ class Recorder {
   const uint64_t attention_at_start_;
   bool had_effect_ = false;  // a recorded operator changed something that outlives a run
   bool has_drawn_ = false;
+  bool has_saved_by_hooks_ = false;
   bool gives_gradients_ = false;  // an output, or something older that was changed, is to be differentiated
   FixedContents fixed_;
   std::vector<at::Tensor> states_;
