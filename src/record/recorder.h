@@ -137,6 +137,10 @@ class Recorder {
     Recorder* recorder_;
   };
 
+  // What nobody has any more is to be forgotten where it dies, so that its memory is used again while it is warm.
+  void forget(c10::TensorImpl* tensor);
+  void forget(c10::StorageImpl* storage);
+
   // How far the recording has come.
   struct Mark {
     size_t ops, values, states, constants, outputs;
@@ -206,14 +210,16 @@ class Recorder {
   };
   // A result that lives in some memory.
   struct User {
-    explicit User(const at::Tensor& result)
+    User(const at::Tensor& result, graph::ValueId its_value)
         : tensor(result.unsafeGetTensorImpl()),
+          value(its_value),
           offset(result.sym_storage_offset()),
           is_conj(result.is_conj()),
           is_neg(result.is_neg()) {}
     bool is_at(const at::Tensor& other) const;
 
-    c10::TensorImpl* tensor;
+    c10::TensorImpl* tensor;  // known; with gradients, perhaps forgotten
+    graph::ValueId value;
     c10::SymInt offset;
     bool is_conj, is_neg;
   };
