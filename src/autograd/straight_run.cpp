@@ -12,12 +12,15 @@
 
 #include <algorithm>
 #include <queue>
+#include <utility>
 
 namespace magneto::autograd {
 
 namespace {
 
 using torch::autograd::edge_list;
+
+constexpr size_t kExpectedNodes = 512;
 
 bool is_plain(Node& node) {
   if (has_hooks(node) || is_python(node)) return false;
@@ -55,15 +58,15 @@ class StraightRun {
   // False: some of the nodes are not to be run like this, or the engine would leave some out.
   bool expect(const edge_list& roots, const edge_list& asked);
   void begin_at(Node& node) { ready_.push({node.sequence_nr(), number_of(&node)}); }
-  void add(const Edge& edge, at::Tensor&& gradient);
-  // Another edge has been gone along.
-  void arrive(const Edge& edge);
+  void add(const Edge& edge, at::Tensor&& gradient) { add(visit(edge), edge.input_nr, std::move(gradient)); }
+  void go_along(const Edge& edge, at::Tensor&& gradient);
   variable_list run();
 
  private:
   uint32_t number_of(Node* node);
   Visit& visit(const Edge& edge) { return visits_[number_of(edge.function.get())]; }
   void take_turn(Visit& visit);
+  static void add(Visit& to, uint32_t input, at::Tensor&& gradient);
 
   variable_list results_;
   const bool keeps_graph_;
@@ -97,6 +100,8 @@ void StraightRun::expect(const NodePtr& root, const GraphTask& task) {
 
 // Where every end is asked for, all on the way there is needed.
 bool StraightRun::expect(const edge_list& roots, const edge_list& asked) {
+  visits_.reserve(kExpectedNodes);
+  numbers_.reserve(kExpectedNodes);
   for (const Edge& root : roots) ++visit(root).waits_for;
   for (uint32_t next = 0; next < visits_.size(); ++next) {
     Node& node = *visits_[next].node;
@@ -135,23 +140,23 @@ void StraightRun::take_turn(Visit& visit) {
   if (!keeps_graph_) node.release_variables();
   for (size_t i = 0; i < results.size(); ++i) {
     const Edge& edge = node.next_edge(i);
-    if (!edge.is_valid()) continue;
-    if (results[i].defined()) add(edge, std::move(results[i]));
-    arrive(edge);
+    if (edge.is_valid()) go_along(edge, std::move(results[i]));
   }
 }
 
-void StraightRun::add(const Edge& edge, at::Tensor&& gradient) {
-  Visit& to = visit(edge);
+void StraightRun::go_along(const Edge& edge, at::Tensor&& gradient) {
+  uint32_t number = number_of(edge.function.get());
+  Visit& to = visits_[number];
   if (!to.followed) return;
-  if (to.gradients.empty()) to.gradients.resize(to.node->num_inputs());
-  at::Tensor& waiting = to.gradients[edge.input_nr];
-  waiting = add_up(std::move(waiting), std::move(gradient), *to.node);
+  if (gradient.defined()) add(to, edge.input_nr, std::move(gradient));
+  if (--to.waits_for == 0) ready_.push({to.node->sequence_nr(), number});
 }
 
-void StraightRun::arrive(const Edge& edge) {
-  Visit& to = visit(edge);
-  if (to.followed && --to.waits_for == 0) begin_at(*to.node);
+void StraightRun::add(Visit& to, uint32_t input, at::Tensor&& gradient) {
+  if (!to.followed) return;
+  if (to.gradients.empty()) to.gradients.resize(to.node->num_inputs());
+  at::Tensor& waiting = to.gradients[input];
+  waiting = add_up(std::move(waiting), std::move(gradient), *to.node);
 }
 
 // Where the engine would find the gradient of a tensor, if anything leads there.
@@ -189,10 +194,7 @@ std::optional<variable_list> gradients_straight(const variable_list& outputs, va
   if (!run.expect(roots, ends)) return std::nullopt;
   at::AutoGradMode off(false);
   torch::autograd::validate_outputs(roots, gradients, [](const std::string& problem) { return problem; });
-  for (size_t i = 0; i < roots.size(); ++i) {
-    run.add(roots[i], std::move(gradients[i]));
-    run.arrive(roots[i]);
-  }
+  for (size_t i = 0; i < roots.size(); ++i) run.go_along(roots[i], std::move(gradients[i]));
   return run.run();
 }
 
