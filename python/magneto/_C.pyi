@@ -14,6 +14,7 @@ from typing import Any, overload
 
 import torch
 import torch.fx
+import torch.nn
 
 
 class UserError(ValueError):
@@ -777,7 +778,7 @@ class Graph:
 class Recording:
     """A recording of the operators that run on this thread."""
 
-    def __init__(self, live: bool, name_state: Callable[[torch.Tensor], str | None]) -> None: ...
+    def __init__(self, live: bool, module: torch.nn.Module | None, name_state: Callable[[torch.Tensor], str | None]) -> None: ...
 
     def start(self) -> None: ...
 
@@ -795,6 +796,9 @@ class Recording:
         """
         Adds the gradient of an output as an input; gives the tensor to start the backward with.
         """
+
+    def gradients(self, outputs: list[torch.Tensor], tangents: list[torch.Tensor], asked: list[torch.Tensor]) -> list[torch.Tensor | None] | None:
+        """Runs the backward; None where torch's engine has to."""
 
     def output(self, tensor: torch.Tensor) -> None: ...
 

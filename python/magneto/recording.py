@@ -49,7 +49,8 @@ def record(
     sizes = _dynamic_sizes(dynamic, leaves, names)
     if live and any(sizes):
         raise ValueError("a live recording has the sizes of its arguments: dynamic= needs live=False")
-    recording = _C.Recording(live, _StateNames(fn, (args, kwargs)))
+    module = fn if isinstance(fn, torch.nn.Module) else None
+    recording = _C.Recording(live, module, _StateNames(fn, (args, kwargs)))
     stand_ins: list[Any] = []  # by input
     inputs: dict[int, int] = {}  # from the identity of a tensor; one that comes twice is one input
     which: list[int | None] = []
@@ -143,7 +144,8 @@ def _backward(recording: _C.Recording, arguments: list[Any], outputs: list[Any])
         return []
     tangents = [recording.gradient(t, f"gradient{i}") for i, t in enumerate(ends)]
     try:
-        return list(torch.autograd.grad(ends, targets, tangents, allow_unused=True))
+        found = recording.gradients(ends, tangents, targets)
+        return list(torch.autograd.grad(ends, targets, tangents, allow_unused=True)) if found is None else found
     except RuntimeError as error:
         if "SymInt equality" not in str(error):
             raise

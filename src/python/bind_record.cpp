@@ -6,7 +6,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "autograd/straight_run.h"
 #include "python/bind_graph.h"
+#include "python/state_names.h"
 #include "python/tensor_objects.h"
 #include "record/global_state.h"
 #include "record/live_recorder.h"
@@ -43,8 +45,10 @@ nb::object error_type(const Refusal& refusal) {
 
 class Recording {
  public:
-  // `name_state(tensor)`: the name of a tensor that the program can reach without being given it, or None.
-  Recording(bool live, nb::callable name_state) : name_state_(std::move(name_state)), live_(live) {
+  // `module`: what is recorded, or None. `name_state(tensor)`: the name of another tensor that the program can reach
+  // without being given it, or None.
+  Recording(bool live, nb::object module, nb::callable name_state)
+      : module_(std::move(module)), name_state_(std::move(name_state)), live_(live) {
     check_idle();
     record::RecorderOptions options;
     options.on_refuse = raise_refusal;
@@ -118,6 +122,32 @@ class Recording {
     translated([&] { tracing_->add_output_size(*symbolic); });
   }
 
+  // None where the engine has to find them.
+  std::optional<nb::list> gradients(const std::vector<nb::handle>& outputs, const std::vector<nb::handle>& tangents,
+                                    const std::vector<nb::handle>& asked) {
+    if (live_ || recorder_->refusal() || recorder_->has_saved_by_hooks()) return std::nullopt;
+    auto tensors = [](const std::vector<nb::handle>& objects) {
+      autograd::variable_list list;
+      for (nb::handle object : objects) list.push_back(unwrap(object, "gradients"));
+      return list;
+    };
+    std::optional<autograd::variable_list> found;
+    translated([&] {
+      record::Recorder::OnOneLine backwards_are_called_from_here;
+      runtime::WarningScope warnings;
+      auto from = tensors(outputs), given = tensors(tangents), to = tensors(asked);
+      {
+        nb::gil_scoped_release no_gil;
+        found = autograd::gradients_straight(from, std::move(given), to);
+      }
+      if (!warnings.emit()) throw nb::python_error();
+    });
+    if (!found) return std::nullopt;
+    nb::list list;
+    for (at::Tensor& gradient : *found) list.append(gradient.defined() ? wrap(std::move(gradient)) : nb::none());
+    return list;
+  }
+
   // In the order of their first use.
   nb::list states() const {
     nb::list list;
@@ -172,6 +202,8 @@ class Recording {
   std::optional<record::State> adopt(const at::Tensor& tensor) {
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number() || !record::is_plain(*tensor.unsafeGetTensorImpl()))
       return {};
+    if (const StateNames::Named* known = known_state(tensor))
+      return record::State{known->is_parameter ? Role::Parameter : Role::Buffer, known->name};
     nb::gil_scoped_acquire gil;
     nb::object object = wrap(tensor);
     nb::object name = name_state_(object);
@@ -181,7 +213,18 @@ class Recording {
     return record::State{role, name.is_none() ? "" : nb::cast<std::string>(name)};
   }
 
+  const StateNames::Named* known_state(const at::Tensor& tensor) {
+    if (module_.is_none()) return nullptr;
+    if (!names_) {
+      nb::gil_scoped_acquire gil;
+      names_.emplace(module_.ptr());
+    }
+    return names_->find(tensor);
+  }
+
+  nb::object module_;
   nb::callable name_state_;
+  std::optional<StateNames> names_;  // once one was asked for
   bool live_;
   std::unique_ptr<record::Recorder> recorder_;
   record::TraceRecorder* tracing_ = nullptr;            // the same, unless it is live
@@ -192,8 +235,8 @@ class Recording {
 
 void bind_record(nb::module_& module) {
   nb::class_<Recording>(module, "Recording", "A recording of the operators that run on this thread.")
-      .def(nb::init<bool, nb::callable>(), nb::arg("live"), nb::arg("name_state"),
-           nb::sig("def __init__(self, live: bool,"
+      .def(nb::init<bool, nb::object, nb::callable>(), nb::arg("live"), nb::arg("module").none(), nb::arg("name_state"),
+           nb::sig("def __init__(self, live: bool, module: torch.nn.Module | None,"
                    " name_state: collections.abc.Callable[[torch.Tensor], str | None]) -> None"))
       .def("start", &Recording::start)
       .def("stop", &Recording::stop)
@@ -209,6 +252,10 @@ void bind_record(nb::module_& module) {
       .def("gradient", &Recording::gradient, nb::arg("output"), nb::arg("name"),
            nb::sig("def gradient(self, output: torch.Tensor, name: str) -> torch.Tensor"),
            "Adds the gradient of an output as an input; gives the tensor to start the backward with.")
+      .def("gradients", &Recording::gradients, nb::arg("outputs"), nb::arg("tangents"), nb::arg("asked"),
+           nb::sig("def gradients(self, outputs: list[torch.Tensor], tangents: list[torch.Tensor],"
+                   " asked: list[torch.Tensor]) -> list[torch.Tensor | None] | None"),
+           "Runs the backward; None where torch's engine has to.")
       .def("output", &Recording::output, nb::arg("tensor"), nb::sig("def output(self, tensor: torch.Tensor) -> None"))
       .def("output_size", &Recording::output_size, nb::arg("number"),
            nb::sig("def output_size(self, number: torch.SymInt | torch.SymFloat | torch.SymBool) -> None"))

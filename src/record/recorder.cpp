@@ -1,6 +1,7 @@
 // How recordings note operators, and when they refuse.
 #include "record/recorder.h"
 
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -151,7 +152,7 @@ void Recorder::rewind(const Mark& mark) {
   graph_.outputs.resize(mark.outputs);
   for (auto known = known_.begin(); known != known_.end();)
     known = known->second.value < mark.values ? std::next(known) : known_.erase(known);
-  auto is_gone = [this](const auto& user) { return !known_.count(user.tensor); };
+  auto is_gone = [&](const auto& user) { return user.value >= mark.values; };
   for (StorageUsers& users : users_)
     users.tensors.erase(std::remove_if(users.tensors.begin(), users.tensors.end(), is_gone), users.tensors.end());
   refusal_.reset();
@@ -272,6 +273,22 @@ ValueId Recorder::learn(const at::Tensor& tensor, ValueId value) {
   return value;
 }
 
+// Without gradients it matters whether the tensors that live in a memory are gone.
+void Recorder::forget(c10::TensorImpl* tensor) {
+  if (!options_.gradients) return;
+  auto known = known_.find(tensor);
+  if (known != known_.end()) known_.erase(known);
+}
+
+void Recorder::forget(c10::StorageImpl* storage) {
+  auto found = storages_.find(storage);
+  if (found == storages_.end()) return;
+  StorageUsers& users = users_[found->second];
+  users.storage.reset();
+  users.tensors.clear();
+  storages_.erase(found);
+}
+
 const ValueId* Recorder::find(const at::Tensor& tensor) {
   auto found = known_.find(tensor.unsafeGetTensorImpl());
   return found != known_.end() ? &found->second.value : find_by_storage(tensor);
@@ -289,11 +306,10 @@ const ValueId* Recorder::find_by_storage(const at::Tensor& tensor) {
   const StorageUsers* users = users_of(tensor);
   if (!users) return nullptr;
   for (auto user = users->tensors.rbegin(); user != users->tensors.rend(); ++user) {
-    const Known& known = known_.at(user->tensor);
     if (!user->is_at(tensor)) continue;
-    if (!looks_like(tensor, graph_.values[known.value])) continue;
-    if (!options_.gradients && !known.tensor.expired()) continue;
-    learn(tensor, known.value);
+    if (!looks_like(tensor, graph_.values[user->value])) continue;
+    if (!options_.gradients && !known_.at(user->tensor).tensor.expired()) continue;
+    learn(tensor, user->value);
     return &known_.at(tensor.unsafeGetTensorImpl()).value;
   }
   return nullptr;
@@ -471,7 +487,7 @@ bool Recorder::take_result(graph::Op& noted, uint32_t position, int32_t item, co
   ValueId value = learn(tensor, add_value(Role::Result, tensor));
   noted.results.push_back({position, item, value});
   StorageUsers& users = place(tensor, value);
-  users.tensors.emplace_back(tensor);
+  users.tensors.emplace_back(tensor, value);
   if (info.allocates) {
     users.unwritten = true;
     ++unwritten_;
@@ -522,6 +538,7 @@ graph::Op Recorder::new_op(const OperatorHandle& op, const SchemaInfo& info) {
                   c10::InferenceMode::is_enabled() && !inference_at_start_,
                   false};
   if (options_.lines) noted.line = lines_.current(graph_.lines);
+  has_saved_by_hooks_ |= !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
   return noted;
 }
 

@@ -97,6 +97,7 @@ class Recorder {
   const graph::Graph& graph() const { return graph_; }
   bool knows(const at::Tensor& tensor) const { return known_.count(tensor.unsafeGetTensorImpl()) != 0; }
   bool has_drawn() const { return has_drawn_; }  // random numbers
+  bool has_saved_by_hooks() const { return has_saved_by_hooks_; }
   // Whether the contents of `tensor` are the same in every run.
   bool is_fixed(const at::Tensor& tensor);
   // A tensor with these contents.
@@ -135,6 +136,10 @@ class Recorder {
    private:
     Recorder* recorder_;
   };
+
+  // What nobody has any more is to be forgotten where it dies, so that its memory is used again while it is warm.
+  void forget(c10::TensorImpl* tensor);
+  void forget(c10::StorageImpl* storage);
 
   // How far the recording has come.
   struct Mark {
@@ -205,14 +210,16 @@ class Recorder {
   };
   // A result that lives in some memory.
   struct User {
-    explicit User(const at::Tensor& result)
+    User(const at::Tensor& result, graph::ValueId its_value)
         : tensor(result.unsafeGetTensorImpl()),
+          value(its_value),
           offset(result.sym_storage_offset()),
           is_conj(result.is_conj()),
           is_neg(result.is_neg()) {}
     bool is_at(const at::Tensor& other) const;
 
-    c10::TensorImpl* tensor;
+    c10::TensorImpl* tensor;  // known; with gradients, perhaps forgotten
+    graph::ValueId value;
     c10::SymInt offset;
     bool is_conj, is_neg;
   };
@@ -259,6 +266,7 @@ class Recorder {
   const uint64_t attention_at_start_;
   bool had_effect_ = false;  // a recorded operator changed something that outlives a run
   bool has_drawn_ = false;
+  bool has_saved_by_hooks_ = false;
   bool gives_gradients_ = false;  // an output, or something older that was changed, is to be differentiated
   FixedContents fixed_;
   std::vector<at::Tensor> states_;

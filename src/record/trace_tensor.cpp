@@ -12,6 +12,8 @@
 #include <typeinfo>
 #include <utility>
 
+#include "record/recorder.h"
+
 namespace magneto::record {
 namespace {
 
@@ -44,6 +46,11 @@ class TraceImpl final : public c10::TensorImpl {
   void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& other) override {
     TensorImpl::shallow_copy_from(other);
     set_custom_device(true);
+  }
+
+  void release_resources() override {
+    if (Recorder* recorder = Recorder::active()) recorder->forget(this);
+    TensorImpl::release_resources();
   }
 
   c10::Device device_custom() const override { return meta_stands_for ? c10::Device(c10::kMeta) : device_default(); }
@@ -94,12 +101,20 @@ struct NoMemory final : c10::Allocator {
   void copy_data(void*, const void*, size_t) const override {}
 };
 
+struct TraceStorage final : c10::StorageImpl {
+  using StorageImpl::StorageImpl;
+  void release_resources() override {
+    if (Recorder* recorder = Recorder::active()) recorder->forget(this);
+    StorageImpl::release_resources();
+  }
+};
+
 c10::Storage make_storage(SymInt bytes, c10::Device device) {
   static NoMemory& allocator = *new NoMemory;
   static const std::string message =
       "a tensor was asked for its data while its program is being recorded without being run";
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), std::move(bytes),
-                                                       c10::DataPtr(nullptr, device), &allocator, /*resizable=*/true);
+  auto storage = c10::make_intrusive<TraceStorage>(c10::StorageImpl::use_byte_size_t(), std::move(bytes),
+                                                   c10::DataPtr(nullptr, device), &allocator, /*resizable=*/true);
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
   return c10::Storage(std::move(storage));
 }
