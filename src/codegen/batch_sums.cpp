@@ -1,5 +1,5 @@
-// Two sums of each column at once, as batch norms need them. Blocks share the rows; the one that comes last adds up what
-// all of them have found. One function does for tensors of many sizes, since it takes long to compile.
+// Two sums of each column at once, as batch norms need them. Blocks share the rows; the one that comes last adds up
+// what all of them have found. One function does for tensors of many sizes, since it takes long to compile.
 #include <algorithm>
 #include <bit>
 
@@ -15,12 +15,12 @@ using std::string;
 using std::to_string;
 
 constexpr int64_t kLanes = 32, kThreads = 256;
-constexpr int64_t kBlocks = 256;          // fill a GPU
-constexpr int64_t kFewestRowsEach = 4;    // of a thread
+constexpr int64_t kBlocks = 256;        // fill a GPU
+constexpr int64_t kFewestRowsEach = 4;  // of a thread
 constexpr int64_t kMostColumns = 1 << 13;
 
-// What is added up, as `a[j]` and `a[V + j]` for each of V columns, and what becomes of the sums `first` and `second` of
-// column `c`: numbers, and the results that are made of them.
+// What is added up, as `a[j]` and `a[V + j]` for each of V columns, and what becomes of the sums `first` and `second`
+// of column `c`: numbers, and the results that are made of them.
 struct Text {
   string before, in_row, after;
   std::vector<string> results;
@@ -142,8 +142,8 @@ std::optional<Kernel> write_batch_sums(const graph::Graph& graph, const Op& op) 
   Kernel kernel;
   for (uint32_t i = 0; i < op.tensors.size(); ++i) {
     kernel.inputs.push_back(op.tensors[i].value);
-    kernel.parameters += string("const ") + memory_type(graph.values[op.tensors[i].value].dtype) +
-                         "* __restrict__ p" + to_string(i) + ", ";
+    kernel.parameters += string("const ") + memory_type(graph.values[op.tensors[i].value].dtype) + "* __restrict__ p" +
+                         to_string(i) + ", ";
   }
   Text text = is_moments ? moments(graph, op) : gradients();
   for (const graph::TensorRef& result : op.results) {

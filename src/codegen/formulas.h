@@ -38,8 +38,8 @@ using Formula = std::string (*)(const Call&);
 // Null: none is known for this operator with these arguments and types.
 Formula find_formula(const graph::Graph& graph, const graph::Op& op);
 
-// The operator's result at one element, as a value of this type. `element` gives that of one of its tensors, as the type
-// that is asked for.
+// The operator's result at one element, as a value of this type. `element` gives that of one of its tensors, as the
+// type that is asked for.
 struct Computed {
   std::string text;
   c10::ScalarType type;

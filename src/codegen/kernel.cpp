@@ -203,8 +203,8 @@ class Writer {
       } else {
         name.resize(name.size() - 3);
       }
-      phase(from.phase).stores += "    " + packed("store", offset) + "(" + to + " + " + text(offset, true) + ", " + name +
-                                  (cluster_.reduces ? " + k * V" : "") + ");\n";
+      phase(from.phase).stores += "    " + packed("store", offset) + "(" + to + " + " + text(offset, true) + ", " +
+                                  name + (cluster_.reduces ? " + k * V" : "") + ");\n";
     } else {
       ++single_accesses_;
       phase(from.phase).lanes += "    " + to + "[" + text(offset, false) + "] = " + put + from.text + ");\n";
@@ -554,8 +554,9 @@ class Writer {
       end = first + " + " + count;
       step = "1";
     }
-    return constants() + "  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n  if (i >= " +
-           std::to_string(at_once * in_row) + ") return;\n  const int c0 = i % (C / V) * V;\n" + arrays_ + columns_ +
+    return constants() +
+           "  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n  if (i >= " + std::to_string(at_once * in_row) +
+           ") return;\n  const int c0 = i % (C / V) * V;\n" + arrays_ + columns_ +
            (each.neighbours ? "#pragma unroll\n" : "") + "  for (int r = " + first + ", end = " + end +
            "; r < end; r += " + step + ") {\n" + all.rows + all.chunks +
            "#pragma unroll\n  for (int j = 0; j < V; ++j) {\n    const int c = c0 + j;\n    (void)c;\n" + all.lanes +

@@ -132,8 +132,8 @@ class Splitter {
   }
 
   bool are_float(std::initializer_list<ValueId> ids) const {
-    return std::all_of(
-        ids.begin(), ids.end(), [&](ValueId id) { return builder_.graph.values[id].dtype == c10::ScalarType::Float; });
+    return std::all_of(ids.begin(), ids.end(),
+                       [&](ValueId id) { return builder_.graph.values[id].dtype == c10::ScalarType::Float; });
   }
 
   ValueId call(const char* name, ValueId a, ValueId b) {

@@ -1,5 +1,5 @@
-// Batch norms of images that lie channels last: two sums of each channel, which kernels of our own find, and arithmetic,
-// which is joined with what follows.
+// Batch norms of images that lie channels last: two sums of each channel, which kernels of our own find, and
+// arithmetic, which is joined with what follows.
 #pragma once
 #include "graph/graph.h"
 

@@ -63,7 +63,9 @@ class Edge {
       auto copy = copy_of_.find(result.value);
       if (copy == copy_of_.end()) return;
       ValueId state = graph_.ops[copy->second].tensors[0].value;
-      auto is_state = [&](const TensorRef& tensor) { return tensor.position == result.position && tensor.value == state; };
+      auto is_state = [&](const TensorRef& tensor) {
+        return tensor.position == result.position && tensor.value == state;
+      };
       if (std::ranges::none_of(op.tensors, is_state) || !is_used_by(state, {index, copy->second})) return;
       updates.emplace_back(result.value, state);
     }
@@ -121,8 +123,8 @@ class Edge {
 
   Graph graph_;
   const size_t end_;
-  std::vector<std::vector<size_t>> users_;      // by memory: operators; the number of operators stands for outputs
-  std::vector<ValueId> stands_for_;             // by value
+  std::vector<std::vector<size_t>> users_;       // by memory: operators; the number of operators stands for outputs
+  std::vector<ValueId> stands_for_;              // by value
   std::unordered_map<ValueId, size_t> copy_of_;  // by new contents: the operator that copies them to state
 };
 

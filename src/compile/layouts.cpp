@@ -12,9 +12,7 @@ using graph::TensorRef;
 using graph::Value;
 using graph::ValueId;
 
-bool is_image(const Value& value) {
-  return c10::isReducedFloatingType(value.dtype) && value.sizes.size() == 4;
-}
+bool is_image(const Value& value) { return c10::isReducedFloatingType(value.dtype) && value.sizes.size() == 4; }
 
 // The arguments, counted from the first, for which an operator is to get images channels last.
 uint32_t image_arguments(const std::string& name) {
