@@ -45,6 +45,13 @@ variable_list call_tensor_hooks(Node& node, variable_list gradients) {
 
 namespace {
 
+// Newer versions of torch let a tensor have gradients of another type than its own.
+template <class Metadata>
+bool wants_type(const Metadata& expected, c10::ScalarType type) {
+  if constexpr (requires { expected.grad_dtype(); }) return expected.grad_dtype() == type;
+  return true;
+}
+
 // Whether a gradient has everything that the node behind the edge expects. Symbolic sizes are for torch to compare.
 bool fits(const at::Tensor& gradient, const Edge& edge) {
   if (!edge.is_valid() || !gradient.defined()) return true;
@@ -53,7 +60,7 @@ bool fits(const at::Tensor& gradient, const Edge& edge) {
   const auto* impl = gradient.unsafeGetTensorImpl();
   if (impl->has_symbolic_sizes_strides() || gradient.is_nested()) return false;
   auto sizes = c10::asIntArrayRefSlowOpt(expected.shape_as_dim_vector());
-  return sizes && *sizes == gradient.sizes() && expected.grad_dtype() == gradient.scalar_type() &&
+  return sizes && *sizes == gradient.sizes() && wants_type(expected, gradient.scalar_type()) &&
          expected.dtype() == gradient.dtype() && expected.layout() == gradient.layout() &&
          expected.device() == gradient.device() && gradient.is_floating_point();
 }
