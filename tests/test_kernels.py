@@ -509,3 +509,15 @@ def test_nothing_is_padded(tmp_path: Path):
     ).results([x, torch.ones(3)]):
         for other in others:
             assert_same(got, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("first", [0, 1, 3, 4, 8])
+def test_arguments_may_begin_anywhere(first: int, dtype: torch.dtype, tmp_path: Path):
+    both = fused(lambda x, y: (x * 2 + y).relu(), [some(64, 16, dtype=dtype), some(16, dtype=dtype, seed=1)], tmp_path)
+    x = some(64 * 16 + 8, dtype=dtype, seed=2)[first : first + 64 * 16].view(64, 16)
+    y = some(1 + 8, dtype=dtype, seed=3)[first : first + 1].expand(16)
+    for args in ([x, y.contiguous()], [x.clone(), some(24, dtype=dtype)[first : first + 16]]):
+        for got, *others in both.results(args):
+            for other in others:
+                assert_same(got, other)
