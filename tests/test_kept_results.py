@@ -33,7 +33,7 @@ PROGRAMS = """
     torch.addmm(b[0], a, m, beta=0.5, alpha=2); torch.addmm(b[0], a, m, beta=0); torch.addmm(b[:, :1], a, m)
     torch.addmm(b[0, :1], a, m); torch.addmm(b[0], a[:, :0], m[:0])
     torch.baddbmm(b.unsqueeze(0), a.unsqueeze(0), m.unsqueeze(0)); a.mean(0); a.mean(-1, keepdim=True); a.sum(1)
-    a.sum((0, 1)); a.sum(0, dtype=torch.float64); a.amax(0); a.amin((0, 1)); a.softmax(-1); a.softmax(0)
+    a.sum((0, 1)); a.sum(None, keepdim=True); a.mean(None); torch.nanmean(a); a.sum(()); a.sum(0, dtype=torch.float64); a.amax(0); a.amin((0, 1)); a.softmax(-1); a.softmax(0)
     a.log_softmax(1); a.half().softmax(1, dtype=torch.float32); torch.cat([a, b]); a.clone()
     torch.cat([a, b, a[:1]], 0); torch.cat([a.t(), b.t()], 1); torch.stack([a, b]); a.t().clone()
     a.expand(2, 4, 4).clone(); functional.layer_norm(a, (4,)); functional.layer_norm(a, (4,), b[0], b[1])

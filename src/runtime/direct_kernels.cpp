@@ -33,8 +33,13 @@ using graph::Value;
 // ---- from arguments of a step to those of a function
 
 struct Dims {
+  at::DimVector dims;
+  operator at::IntArrayRef() const { return dims; }
+};
+
+// Not convertible to dimensions: an optional list of them would be made of that.
+struct OptionalDims {
   std::optional<at::DimVector> dims;
-  operator at::IntArrayRef() const { return *dims; }
   operator at::OptionalIntArrayRef() const {
     return dims ? at::OptionalIntArrayRef(at::IntArrayRef(*dims)) : std::nullopt;
   }
@@ -56,8 +61,10 @@ decltype(auto) read(const StepArguments& arguments, size_t position) {
     const c10::IValue& constant = arguments.constant(position);
     if constexpr (std::is_same_v<Plain, Scalar>) {
       return constant.toScalar();
-    } else if constexpr (std::is_same_v<Plain, at::IntArrayRef> || std::is_same_v<Plain, at::OptionalIntArrayRef>) {
-      return Dims{constant.isNone() ? std::nullopt : std::optional(constant.toDimVector())};
+    } else if constexpr (std::is_same_v<Plain, at::IntArrayRef>) {
+      return Dims{constant.toDimVector()};
+    } else if constexpr (std::is_same_v<Plain, at::OptionalIntArrayRef>) {
+      return OptionalDims{constant.isNone() ? std::nullopt : std::optional(constant.toDimVector())};
     } else if constexpr (std::is_same_v<Plain, c10::string_view>) {
       return constant.toStringView();
     } else {
